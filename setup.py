@@ -32,7 +32,7 @@ setup(
   package_data={
     'estimator_train': ['configs/*.flags', 'data/fashion_mnist_sample_files/*',
                         'install_requires.txt', 'reports/*.html', 'reports/page.css',
-                        'reports/fonts/*'],
+                        'reports/fonts/*', 'py.typed', '__init__.pyi'],
   },
   entry_points={'console_scripts': ['estimator-train = estimator_train.__main__:run_and_exit']},
   zip_safe=False,
@@ -54,6 +54,7 @@ setup(
       'matplotlib==3.3.4; python_version < "3.7"',
       'matplotlib==3.5.3; python_version >= "3.7"',
     ],
+    'search': ['optuna==3.6.2; python_version >= "3.7"'],  # For examples/search.py.
     'tests': [
       'pytest==7.0.1; python_version < "3.7"',
       'pytest==7.4.4; python_version >= "3.7"',

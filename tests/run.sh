@@ -47,7 +47,10 @@ if [[ -n $runs_all ]]; then
   # The tests of what cannot be installed are skipped.
   scripts/install_ci_tools || true
   scripts/install_clients >/dev/null || true
-  if [[ -d $venv/lib/python3.7 ]]; then scripts/install_notebooks >/dev/null || true; fi
+  if [[ -d $venv/lib/python3.7 ]]; then
+    scripts/install_notebooks >/dev/null || true
+    scripts/install_search >/dev/null || true
+  fi
 fi
 if [[ -z $is_selection ]]; then
   # Tests run in parallel because most of their time is spent in Python on one core, building graphs;

@@ -197,8 +197,12 @@ def test_settings_of_the_wrong_type():
       ({'batch_size': True}, 'batch_size=True: give an integer$'),
       ({'report_page': 1}, 'report_page=1: give True or False$'),
       ({'learning_rate': 'fast'}, "learning_rate='fast': give a number$"),
-      ({'image_size': '8,8'}, "image_size='8,8': give a tuple"),
-      ({'labels': 'ab'}, "labels='ab': give a tuple$"), ({'model': 1}, 'model=1: give a string$')):
+      ({'image_size': 64}, 'image_size=64: give a tuple of 2 or 3 integers or None$'),
+      ({'image_size': (8., 8)}, r'image_size=[(]8[.]0, 8[)]: give a tuple of 2 or 3 integers or'),
+      ({'labels': 'ab'}, "labels='ab': give a tuple of strings$"),
+      ({'labels': ['a', 1]}, r"labels=[(]'a', 1[)]: give a tuple of strings$"),
+      ({'lr_values': 3}, 'lr_values=3: give a tuple of numbers$'),
+      ({'model': 1}, 'model=1: give a string$')):
     with pytest.raises(ValueError, match=message):
       Settings(**dict({'model_dir': 'x', 'train_steps': 1}, **values))
   with pytest.raises(TypeError, match='unknown keyword: train_stepps: did you mean train_steps'):

@@ -1,6 +1,7 @@
 """The README and the pages of docs/: their commands run, their links lead somewhere."""
 
 import ast
+import importlib
 import os
 import re
 import shlex
@@ -42,6 +43,7 @@ ELSEWHERE = (
     (r'(CLUSTER_KILL_ROUNDS=20 |FAULTY_NETWORKS=all |KILLS=50 )tests/run.sh',
      'tests/distribution, tests/crash'),
     (r'tests/run.sh|scripts/lint|scripts/install_horovod|.ci/run', '.ci/run'),
+    (r'\$\(scripts/install_search\) ', 'tests/test_examples.py'),
     (r'scripts/check_gpu_graphs', 'tests/test_gpu_graphs.py'),
     (r'scripts/verify_gpu', 'tests/test_verify_gpu.py'),
     (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),
@@ -182,7 +184,7 @@ def test_flags_that_may_differ_between_tasks():
 
 def test_ledger_has_every_figure():
   """The tables are those that the command writes: their first columns are the workloads'."""
-  section = re.search('<!-- ledger: begin -->(.*?)<!-- ledger: end -->', DOCS['performance.md'],
+  section = re.search('<!-- ledger: begin -->(.*?)<!-- ledger: end -->', DOCS['reproducing.md'],
                       re.DOTALL).group(1)
   for name, workload in WORKLOADS.items():
     table = section.partition('`{}` on '.format(name))[2].partition('\n`')[0]
@@ -191,6 +193,38 @@ def test_ledger_has_every_figure():
     figures = [figure for part in workload.parts for figure in part.figures]
     assert rows == [(figure.name, figure.published or '', figure.conditions)
                     for figure in figures + list(workload.combined_figures)], name
+
+
+@pytest.fixture
+def compare(monkeypatch):
+  """tests/benchmarks/compare.py, which writes the table of docs/performance.md."""
+  monkeypatch.syspath_prepend(str(ROOT / 'tests' / 'benchmarks'))
+  return importlib.import_module('compare')
+
+
+def test_the_benchmarks_write_the_table_of_comparisons(compare):
+  page = DOCS['performance.md']
+  rows = page.partition('\n'.join(compare.TABLE_HEADER) + '\n')[2].partition('\n\n')[0]
+  shown = [tuple(row.split(' | ')[:2]) for row in rows.splitlines()]
+  known = [('| `{}`'.format(name), ratio.title)
+           for name, comparison in compare.COMPARISONS.items() for ratio in comparison.ratios]
+  assert len(shown) > 15 and set(shown) <= set(known)
+  assert len(set(shown)) == len(shown)
+
+  comparison = compare.COMPARISONS['two_workers']
+  figures = {side: {figure: [float(number), 2. * number] for figure in ('images_per_sec',
+                                                                        'p50_step_ms')}
+             for number, side in ((100, 'one'), (150, 'two'))}
+  result = {'date': '2030-01-02', 'machine': {'commit': '0123456789ab', 'instructions': 'AVX2'},
+            'comparisons': {'two_workers': {'ratios': [
+                compare.pairs.ratio_of(ratio, figures) for ratio in comparison.ratios]}}}
+  assert compare.page_with(dict(result, comparisons={}), page) == page
+  changed = [(old, new) for old, new in zip(page.splitlines(),
+                                            compare.page_with(result, page).splitlines())
+             if old != new]
+  assert [new for _, new in changed] == [
+      '| `two_workers` | training rate of fashion_cnn: two workers / one | 1.50 (1.50 to 1.50) | '
+      '225/s / 150/s | 01234567, 2030-01-02, AVX2 |']
 
 
 def test_flag_reference_is_generated():
@@ -207,6 +241,14 @@ def test_links_lead_somewhere():
       if anchor:
         headings = re.findall(r'^#+ (.*)$', TEXTS[page], re.MULTILINE)
         assert anchor in map(anchor_of, headings), (name, target)
+
+
+def test_files_with_the_version_agree():
+  citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
+  assert '\nversion: {}\n'.format(estimator_train.__version__) in citation
+  changelog = (ROOT / 'CHANGELOG.md').read_text(encoding='utf-8')
+  for version in re.findall(r'^## \[(\d.*?)\]', changelog, re.MULTILINE)[:1]:
+    assert version == estimator_train.__version__
 
 
 def test_nested_blocks_are_indented_for_the_site():

@@ -11,7 +11,8 @@ import shlex
 import sys
 
 import pytest
-from conftest import ROOT
+import tensorflow.compat.v1 as tf
+from conftest import ROOT, python_installed_by, run_process
 
 EXAMPLES = ROOT / 'examples'
 
@@ -77,7 +78,7 @@ def test_a_canned_estimator(execute, tmp_path):
 
 @pytest.mark.page
 @pytest.mark.parametrize('name, metric, best, charts, predicted', [
-    ('tabular.py', 'mean_absolute_error', .5, 2, 1000), ('text.py', 'accuracy', .85, 0, 0),
+    ('tabular.py', 'mean_absolute_error', .5, 2, 1000), ('text.py', 'accuracy', .85, 0, 3),
     ('two_outputs.py', 'price_loss', .5, 2, 0), ('csv_table.py', 'mean_absolute_error', .5, 2, 3)])
 def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts, predicted):
   (tmp_path / 'examples').symlink_to(EXAMPLES)  # Commands are for the clone.
@@ -87,11 +88,52 @@ def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts, pred
   assert bool(others) == bool(predicted)
   for predictions in others:
     assert predictions['predicted'] == predicted
-    prices = (tmp_path / 'runs' / name[:-3] / 'prices.csv').read_text().splitlines()
-    assert len(prices) == 1 + predicted and all(line[0] != ',' for line in prices)  # Of an example.
+    output = {'text.py': 'classes.csv'}.get(name, 'prices.csv')
+    lines = (tmp_path / 'runs' / name[:-3] / output).read_text().splitlines()
+    assert len(lines) == 1 + predicted and all(line[0] != ',' for line in lines)  # Of an example.
     if name == 'csv_table.py':  # A sunny flat in Oslo, a dark one, and a dark one in Bern.
-      sunny, dark, in_bern = (float(line.split(',')[1]) for line in prices[1:])
+      sunny, dark, in_bern = (float(line.split(',')[1]) for line in lines[1:])
       assert sunny > dark + 1 and dark > in_bern + .3
+    if name == 'text.py':
+      assert [line.split(',')[1] for line in lines[1:]] == ['praise', 'complaint', 'question']
+      check_raw_sentences(execute, first['accuracy'])
+
+
+def check_raw_sentences(execute, accuracy):
+  """The run of examples/text.py is evaluated, exported and resumed from its folder alone."""
+  command = './run_train.sh --model_dir=runs/text '
+  evaluated, exported, resumed = (json.loads(out.splitlines()[-1]) for out in execute([
+      command + '--mode=evaluate', command + '--mode=export --export_dir=exported',
+      command + '--train_epochs=5']))
+  assert evaluated['accuracy'] == accuracy
+  assert resumed['global_step'] == 235 and resumed['steps_run'] == 47
+  with tf.Graph().as_default(), tf.Session() as session:
+    loaded = tf.saved_model.load(session, ['serve'], exported['path'])
+    signature = loaded.signature_def['serving_default']
+    found = session.run(signature.outputs['top_labels'].name, {
+        signature.inputs['sentence'].name: [
+            'what a terrible, TERRIBLE chair!', 'Where can I buy one', 'a great joy']})
+  assert [classes[0] for classes in found] == [b'complaint', b'question', b'praise']
+
+
+@pytest.mark.slow
+def test_a_search(tmp_path):
+  """Two trials, and a third one that is added to them."""
+  if sys.version_info[:2] != (3, 7):
+    pytest.skip('the environment of the search has CPython 3.7')
+  python = python_installed_by('install_search', 'Optuna')
+  for trials in (2, 1):
+    done = run_process(python, EXAMPLES / 'search.py', '--trials={}'.format(trials),
+                       '--epochs=1', '--model_dir=search', cwd=tmp_path,
+                       env={'PYTHONPATH': str(ROOT)})
+    assert done.returncode == 0, done.stderr
+  accuracies = [float(value) for value in re.findall(r'^trial \d: accuracy ([\d.]+),', done.stdout,
+                                                     re.MULTILINE)]
+  assert len(accuracies) == 3 and accuracies == sorted(accuracies, reverse=True)
+  page = tmp_path / re.search(r'^comparison: (.*)', done.stdout, re.MULTILINE).group(1)
+  text = page.read_text(encoding='utf-8')
+  assert all('trial-{}'.format(number) in text for number in range(3))
+  assert 'label_smoothing' in text
 
 
 def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):

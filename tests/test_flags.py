@@ -122,7 +122,8 @@ def test_help_has_every_flag():
   for name in KINDS:
     assert '\n  --{}: '.format(name) in command_line.help_text() and '--' + name in text, name
   for word, names in (('bad_image', {'--on_bad_image', '--max_bad_images'}),
-                      ('MOBILENETV2', {'--model'})):
+                      ('MOBILENETV2', {'--model'}), ('local_workers', {'--local_workers'}),
+                      ('restarts', {'--max_restarts'})):
     assert command_line.wants_help(['--help=' + word])
     lines = command_line.help_text(['--help=' + word]).splitlines()
     assert {line.strip().partition(':')[0] for line in lines} >= names and len(lines) < 10
@@ -159,9 +160,11 @@ RULES = [
     ('--validation_fraction=0', 'give a fraction such as 0.2'),
     ('--validation_fraction=.2', 'is only for --dataset=image_folder or tfrecord'),
     ('--save_checkpoints_steps=5 --save_checkpoints_secs=5', 'exclude each other: .*=5 .*=5: give'),
-    ('--eval_every_steps=5 --save_checkpoints_secs=5', 'omit --save_checkpoints_secs'),
-    ('--eval_every_steps=15 --save_checkpoints_steps=10', 'must be a multiple .*_steps=15'),
-    ('--early_stopping_steps=5', 'before its end .*: --early_stopping_steps=5: give --eval_every'),
+    ('--eval_every_steps=5 --eval_every_epochs=2', 'exclude each other'),
+    ('--early_stopping_steps=5 --early_stopping_epochs=2', 'exclude each other'),
+    ('--early_stopping_steps=5 --eval_every_epochs=0',
+     'before its end .*: --early_stopping_steps=5 --eval_every_epochs=0: omit --eval_every_epochs'),
+    ('--early_stopping_epochs=2 --eval_every_epochs=3', 'not be less than .*=2 .*=3: .*=3 or more'),
     ('--stop_at_accuracy=.5 --mode=train', 'can stop early: --stop_at_accuracy=0.5 --mode=train: '),
     ('--early_stopping_steps=4 --eval_every_steps=5', 'not be less than .*=4 .*=5 or more'),
     ('--augment=flip --cache_features', '=flip does not support --cache_features: .*: give --aug'),
@@ -188,7 +191,6 @@ RULES = [
     ('--runs=a,b', '--runs is only for --mode=report: --runs=a,b --mode=train_and_evaluate: '),
     ('--mode=report', '--mode=report requires --runs: .*: give --runs=FOLDER'),
     ('--num_shards=2', '--num_shards is only for --mode=write_tfrecords: '),
-    ('--mode=export', '--mode=export requires --export_dir: .*: give --export_dir=FOLDER'),
     ('--mode=predict', '=predict requires --input: --mode=predict without --input: give --input='),
     ('--mode=reproduce', '--mode=reproduce requires --workload: .*: give --workload=NAME'),
     ('--mode=reproduce --workload=oct2017', 'its published flags: --train_steps=10: omit it'),
@@ -198,6 +200,7 @@ RULES = [
     (OVER_WORKERS + ' --distribution_strategy=parameter_server', 'requires synchronous workers: '),
     (OVER_WORKERS + ' --all_reduce_alg=hierarchical_copy', 'not support several workers: .*omit'),
     ('--lr=1', 'unknown flag: --lr: did you mean --learning_rate[?]'),
+    ('--patience=3', 'unknown flag: --patience: did you mean --early_stopping_epochs[?]'),
     ('--model=resnet', '--model=resnet: did you mean resnet50[?] choose from fashion_cnn'),
     ('--zzz', 'unknown flag: --zzz: --help lists all flags'),
     ('--' + 'long' * 1000, r'unknown flag: --(long)+lo... .4002 characters. ...(long)+: --help'),
@@ -223,12 +226,13 @@ OF_MODES = [
      'differ in steps per epoch: --train_epochs=1: give --train_steps=N'),
     ('--mode=lr_finder --model_dir=x --distribution_strategy=parameter_server',
      'trains in a single process: --distribution_strategy=parameter_server: give --distr'),
-    ('--train_steps=1', '--model_dir is required'), ('--mode=audit', '--model_dir is required'),
+    ('--mode=evaluate', '--model_dir is required'), ('--mode=audit', '--model_dir is required'),
+    ('--train_steps=1', '^$'),
     ('--train_epochs=2 --model_dir=x --lr_schedule=cosine --lr_warmup_epochs=2',
      'before the end of the decay: --lr_warmup_epochs=2.0 --train_epochs=2: '),
     *(('--mode=' + allowed, '^$') for allowed in (
         'download --dataset=fashion_mnist --data_dir=x', 'doctor', 'input_benchmark',
-        'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x --export_dir=y',
+        'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x',
         'write_tfrecords --output=x', 'report --model_dir=x --runs=y', 'lr_finder --model_dir=x',
         'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'))]
 # The built-in data sets that use a flag.
@@ -257,7 +261,7 @@ MAX = 2 ** 31 - 1
 # The first and the last of the integers, unless these are 1 and MAX.
 INTEGERS = {
     **dict.fromkeys(('trainable_layers', 'seed', 'step_timeout_secs', 'save_retry_secs',
-                     'throughput_warmup_steps'), (0, MAX)),
+                     'throughput_warmup_steps', 'eval_every_epochs'), (0, MAX)),
     **dict.fromkeys(('num_cpu_replicas', 'inter_op_parallelism_threads',
                      'intra_op_parallelism_threads', 'num_parallel_calls'), (0, 1000)),
     'num_gpus': (-1, MAX), 'prefetch': (1, 1000)}
@@ -311,7 +315,7 @@ def test_values_of_a_wrong_type():
       assert error_of('--no' + name).startswith('unknown flag: --no' + name)
   for name in ('weights', 'cache', 'checkpoint', 'best_metric', 'output', 'image_key', 'label_key'):
     assert re.match('--{0} is empty: --{0}=: give '.format(name), error_of('--{}='.format(name)))
-  assert error_of('--model_dir=').startswith('--model_dir is required')
+  assert error_of('--model_dir=').startswith('--model_dir is empty: --model_dir=: give a folder')
 
 
 def test_misspelled_flags_are_proposed():

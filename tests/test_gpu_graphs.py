@@ -7,7 +7,7 @@ from conftest import load_script
 
 script = load_script('check_gpu_graphs')
 
-from gpu_graphs import analysis, cards, kernels, placement  # noqa: E402
+from gpu_graphs import analysis, cards, kernels, placement, runs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(),
                                 reason='this build of TensorFlow has no GPU kernels')
@@ -131,7 +131,7 @@ def test_mixed_precision_depends_on_the_card(card, share):
 
 @pytest.mark.parametrize('name, all_reduce', [
     ('fashion_mnist.flags, 2', 'NcclAllReduce'), ('accumulation, 2', 'NcclAllReduce'),
-    ('horovod', 'CollectiveReduce')])
+    ('horovod, second', 'CollectiveReduce')])
 def test_only_the_batch_and_scalars_cross(name, all_reduce):
   selected, = script.select([name], False)
   result = script.check_in_child(selected, [])
@@ -142,6 +142,36 @@ def test_only_the_batch_and_scalars_cross(name, all_reduce):
   (kind, sizes), = result['all_reduces'].items()
   # Horovod also sums the loss.
   assert kind == all_reduce and sum(sizes) - 4 * 93322 in (0, 4)
+
+
+@pytest.mark.parametrize('uses, conflicts', [
+    ([], []), ([None, runs.GpuUse('a session', True, [1])], []),
+    ([runs.GpuUse('a session', True, [1]), runs.GpuUse('a list', False, [1, 2])], []),
+    ([runs.GpuUse('a list', False, [1]), runs.GpuUse('a session', True, [1])],
+     ['a list is the first to use GPUs, with another memory growth']),
+    ([runs.GpuUse('a session', True, [1]), runs.GpuUse('a list', True, [0, 1])],
+     ['a list uses other GPUs'])])
+def test_conflicts_between_users_of_gpus(uses, conflicts):
+  config = tf.ConfigProto()
+  config.gpu_options.allow_growth, config.gpu_options.visible_device_list = True, '1'
+  assert list(runs.find_conflicts(uses, config, 2)) == conflicts
+
+
+def test_users_of_gpus_are_recorded():
+  config = tf.ConfigProto()
+  config.gpu_options.visible_device_list = '1'
+  with runs.listed_gpus(2) as uses:
+    gpus = tf.config.experimental.list_physical_devices('GPU')
+    tf.config.experimental.set_memory_growth(gpus[1], True)
+    tf.config.experimental.set_visible_devices(gpus[1:], 'GPU')
+    tf.Session().close()
+    tf.Session(config=config).close()
+    tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})).close()
+    assert len(runs.device_lib.list_local_devices(config)) == 1 + len(
+        runs.device_lib.list_local_devices(tf.ConfigProto(device_count={'GPU': 0})))
+    runs.eager_context.ensure_initialized()
+  assert uses == [('a session', False, [0, 1]), ('a session', False, [1]), None,
+                  ('a list of devices', False, [1]), None, ('the eager context', True, [1])]
 
 
 @pytest.mark.parametrize('name', ['evaluation, 1', 'prediction', 'export'])
@@ -159,7 +189,8 @@ def result_with(**changes):
       'name': 'a run', 'trains': True, 'batch_size': 10,
       'operations': 1500, 'operations_on_gpus': 1400,
       'soft_placed': {'usual': {}, 'summaries': {}}, 'transfers': transfers, 'batch': 'none',
-      'constants': 0, 'all_reduces': {}, 'needs_all_reduce': False, 'cards': {}}, **changes)
+      'constants': 0, 'conflicts': [], 'all_reduces': {}, 'needs_all_reduce': False,
+      'cards': {}}, **changes)
 
 
 @pytest.mark.parametrize('changes, fault', [
@@ -170,6 +201,7 @@ def result_with(**changes):
     ({'soft_placed': {'usual': {}, 'summaries': {'StridedSlice uint8': 2}}}, None),
     ({'needs_all_reduce': True}, 'no all-reduce'),
     ({'constants': 2 * 10 ** 7}, 'constants of 20 MB'),
+    ({'conflicts': ['a session uses other GPUs']}, 'a session uses other GPUs'),
     ({'transfers': {'in': {'sizes': [4, 1025], 'unknown': 0}, 'between': {'sizes': [9999]},
                     'out': {'sizes': [4], 'unknown': 0}}}, '1 tensors from the host of 1.02 kB'),
     ({'transfers': {'in': {'sizes': [], 'unknown': 0}, 'between': {'sizes': []},

@@ -16,6 +16,7 @@ LAYERS = (
   ('training',),
   ('exporting',),
   ('modes',),
+  ('library',),
   ('__main__',),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_process
 
+from estimator_train.settings.launcher_flags import LAUNCHER_FLAGS
+
 VERSION = '{}.{}'.format(*sys.version_info)
 OTHER_VERSION = {'3.6': '3.7', '3.7': '3.6'}[VERSION]
 LOCK = 'requirements/py{}{}.txt'.format(*sys.version_info)
@@ -250,7 +252,9 @@ def test_some_flags_start_other_programs(machine):
     machine, python='#!/usr/bin/env bash\necho "$ESTIMATOR_TRAIN_STARTED_SECS $*"\n')
   for module, all_flags in (
       ('estimator_train.launcher.local_cluster',
-       '--local_workers=2 -local_workers --local_ps=1 --tensorboard'),
+       ' '.join(['-local_workers', *(
+           '--{}{}'.format(flag.name, '=2' if flag.takes_count else '')
+           for flag in LAUNCHER_FLAGS)])),
       ('estimator_train', '--local_workersx=2 local_workers=2 --labels=--tensorboard')):
     for flag in all_flags.split():
       printed = last_line(machine.run('run_train.sh', flag, '--batch_size=8'))

@@ -3,6 +3,10 @@
     best/best.json     the path and metrics of the best checkpoint, written after its files
     best/STEP/         the files of the best checkpoint, of one being evaluated, or of a stale one
     best/STEP-TASK/    like best/STEP/, for a checkpoint that another task than the chief evaluates
+
+`model_dir/best.h5` is the Keras model of the best checkpoint. It is removed before another
+checkpoint becomes the best one, and written at the end of the run. It is therefore never the model
+of another checkpoint.
 """
 
 import contextlib
@@ -17,13 +21,18 @@ from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
 from estimator_train.system import json_values, locks, storage
 
 BEST_FOLDER = 'best'
+MODEL_FILE = 'best.h5'
 _RECORD_FILE = 'best.json'
 # The keys of best.json that are not metrics.
 RECORD_KEYS = frozenset(('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated',
-                         'examples_digest', 'compared_since'))
+                         'examples_digest', 'compared_since', 'improved_at'))
+# Of checkpoints whose values of the metric are equal, the one with the lowest loss is the best.
+_TIE_METRIC = 'average_loss'
 # The path of a checkpoint relative to `best/`. Absolute paths become invalid if a run is moved.
 _BEST_PATH = re.compile(r'(?:^|/)(\d[\w-]*/model\.ckpt-\d+)$')
 _LOG = logging.getLogger('estimator_train')
+# The values of metrics by name; None for a metric without a value.
+Metrics = Dict[str, Optional[float]]
 
 
 class BestMetric(NamedTuple):
@@ -35,17 +44,27 @@ class BestMetric(NamedTuple):
   name: str
   larger_is_better: bool
 
-  def is_better(self, value: Optional[float], best_value: Optional[float]) -> bool:
-    """Returns whether a value is better than the best so far. None is the worst value."""
-    if value is None or best_value is None:
-      return value is not None
-    return value > best_value if self.larger_is_better else value < best_value
+  def has_improved(self, metrics: Metrics, best_metrics: Metrics) -> bool:
+    """Returns whether the metric is better than the best so far. None is the worst value."""
+    return _is_better(metrics.get(self.name), best_metrics.get(self.name), self.larger_is_better)
+
+  def is_better(self, metrics: Metrics, best_metrics: Metrics) -> bool:
+    """Returns whether the metrics are better than the best so far. The loss breaks ties."""
+    if metrics.get(self.name) == best_metrics.get(self.name):
+      return _is_better(metrics.get(_TIE_METRIC), best_metrics.get(_TIE_METRIC), False)
+    return self.has_improved(metrics, best_metrics)
 
   def __str__(self) -> str:
     return self.name.replace('_', ' ')
 
 
-def select_metric_values(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
+def _is_better(value: Optional[float], best_value: Optional[float], larger_is_better: bool) -> bool:
+  if value is None or best_value is None:
+    return value is not None and best_value is None
+  return value > best_value if larger_is_better else value < best_value
+
+
+def select_metric_values(metrics: Dict[str, Any]) -> Metrics:
   """Selects the results of an evaluation by which checkpoints can be compared."""
   return {name: value for name, value in metrics.items()
           if value is None or isinstance(value, float)}
@@ -61,13 +80,17 @@ class BestCheckpoint(NamedTuple):
       is unknown.
     compared_since: the global step of the first checkpoint that was evaluated on these examples.
       Early stopping counts from this step.
+    improved_at: the global step of the first checkpoint with this value of the metric. Later ones
+      with the same value and a lower loss become the best one, but are no improvement for early
+      stopping.
   """
   path: str
   global_step: int
-  metrics: Dict[str, Optional[float]]
+  metrics: Metrics
   last_evaluated_step: int
   examples_digest: Optional[str] = None
   compared_since: int = 0
+  improved_at: int = 0
 
   def as_result(self) -> Dict[str, Any]:
     """Returns the value of `best` in the result of an evaluation."""
@@ -101,14 +124,15 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
         'checkpoint': json_values.text, 'global_step': json_values.integer(),
         'last_evaluated': json_values.integer()}, {
             'examples_digest': json_values.optional(json_values.text),
-            'compared_since': json_values.integer()}))
+            'compared_since': json_values.integer(), 'improved_at': json_values.integer()}))
     match = _BEST_PATH.search(record['checkpoint'])
     if match is None:
       raise ValueError('no path of a checkpoint: {}'.format(record['checkpoint']))
     return BestCheckpoint(os.path.join(folder, match.group(1)), record['global_step'], {
         name: None if value is None else float(json_values.number()(value))
         for name, value in record.items() if name not in RECORD_KEYS}, record['last_evaluated'],
-                          record.get('examples_digest'), record.get('compared_since', 0))
+                          record.get('examples_digest'), record.get('compared_since', 0),
+                          record.get('improved_at', record['global_step']))
 
   return storage.load_or_warn(path, parse, 'continuing without a best checkpoint')
 
@@ -145,7 +169,7 @@ def pin_for_evaluation(checkpoint: str, model_dir: str, task_type: Optional[str]
   return pinned_path
 
 
-def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Optional[float]],
+def promote_if_better(pinned_path: str, global_step: int, metrics: Metrics,
                       best_metric: BestMetric, model_dir: str,
                       examples_digest: Optional[str] = None) -> BestCheckpoint:
   """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
@@ -159,24 +183,30 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
   Returns:
     The best checkpoint after the comparison.
   """
-  name = best_metric.name
   with _locked_best_folder(model_dir) as best_folder:
     best = read_best(model_dir)
     previous_folder = os.path.dirname(best.path) if best is not None else None
     # If the previous run had another --best_metric, the best checkpoint may lack this metric.
-    if best is None or best_metric.is_better(metrics[name], best.metrics.get(name)):
+    if best is None or best_metric.is_better(metrics, best.metrics):
+      compared_since, improved_at, reason = 0, global_step, ''
+      if best is not None:
+        compared_since = best.compared_since
+        if not best_metric.has_improved(metrics, best.metrics):
+          improved_at = best.improved_at
+          reason = ', the same as at step {}, with a lower loss'.format(best.global_step)
+      _LOG.info('best %s so far%s', best_metric, reason)
       best = BestCheckpoint(pinned_path, global_step, metrics, global_step, examples_digest,
-                            best.compared_since if best is not None else 0)
-      _LOG.info('best %s so far', best_metric)
+                            compared_since, improved_at)
+      remove_model_file(model_dir)
     best = best._replace(last_evaluated_step=global_step)
-    _write_record(best_folder, best, name)
+    _write_record(best_folder, best, best_metric.name)
     # The replaced checkpoint is removed even if another task wrote its folder.
     _remove_folders(best_folder, os.path.dirname(best.path),
                     _find_task_type(os.path.dirname(pinned_path)), previous_folder)
   return best
 
 
-def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
+def update_metrics(best: BestCheckpoint, metrics: Metrics,
                    best_metric: BestMetric, model_dir: str, examples_digest: str,
                    compared_since: int) -> None:
   """Replaces the metrics of the best checkpoint by its metrics on other test examples.
@@ -194,13 +224,29 @@ def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
                     best_metric.name)
 
 
+def replace_model_file(new_path: str, checkpoint: str, model_dir: str) -> bool:
+  """Moves a file to `best.h5` if a checkpoint is still the best one, and returns whether it is."""
+  with _locked_best_folder(model_dir):
+    best = read_best(model_dir)
+    if best is None or best.path != checkpoint:
+      return False
+    os.replace(new_path, os.path.join(model_dir, MODEL_FILE))
+  return True
+
+
+def remove_model_file(model_dir: str) -> None:
+  """Removes `best.h5` if it exists."""
+  with contextlib.suppress(FileNotFoundError):
+    os.remove(os.path.join(model_dir, MODEL_FILE))
+
+
 def _write_record(best_folder: str, best: BestCheckpoint, metric_name: str) -> None:
   """Writes best.json with all metrics, because the next run may have another --best_metric."""
   storage.write_json(os.path.join(best_folder, _RECORD_FILE), {
       'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
       'metric': metric_name, 'value': best.metrics.get(metric_name), **best.metrics,
       'last_evaluated': best.last_evaluated_step, 'examples_digest': best.examples_digest,
-      'compared_since': best.compared_since})
+      'compared_since': best.compared_since, 'improved_at': best.improved_at})
 
 
 @contextlib.contextmanager

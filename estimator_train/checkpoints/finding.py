@@ -182,7 +182,7 @@ def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Re
       if best is None:
         raise UserError('there is no best checkpoint',
                         '--checkpoint=best --model_dir=' + run_dir.path,
-                        'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
+                        'train with --mode=train_and_evaluate, or give '
                         + _describe_checkpoints(run_dir.path))
       path, readable_path = best
     else:

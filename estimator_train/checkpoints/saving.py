@@ -1,13 +1,15 @@
 """Saves checkpoints to a disk that may be full, read-only or unmounted for a while."""
 
+import abc
 import contextlib
 import glob
 import logging
+import math
 import os
 import re
 import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
@@ -219,6 +221,18 @@ class FiniteWeightsCheck:
           ' and {} others'.format(len(not_finite) - 1) if len(not_finite) > 1 else ''))
 
 
+class SaveListener(abc.ABC):
+  """Is called after each saved checkpoint, and requires checkpoints of some steps."""
+
+  @abc.abstractmethod
+  def next_step_after(self, step: int) -> float:
+    """Returns the first step after a global step whose checkpoint it requires, or infinity."""
+
+  @abc.abstractmethod
+  def after_save(self, step: int) -> bool:
+    """Is called after the checkpoint of a global step; returns whether to stop the training."""
+
+
 class SaveCheckpoints(tf.train.SessionRunHook):
   """Saves checkpoints, the first one before the first step.
 
@@ -233,19 +247,21 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     save_steps: the number of steps between two checkpoints; None if `save_secs` is given.
     save_secs: the number of seconds between two checkpoints; None if `save_steps` is given.
     record_pause: makes a context that records a pause of the given kind.
+    listener: checkpoints of the steps that it requires are saved in addition to the others.
 
   Attributes:
-    is_stop_requested: whether `after_save` of a listener has returned True. This hook does not stop
-      the training, because workers that train together must stop at the same step.
+    is_stop_requested: whether `after_save` of the listener has returned True. This hook does not
+      stop the training, because workers that train together must stop at the same step.
   """
 
   def __init__(self, retrying_saver: RetryingSaver, save_steps: Optional[int],
                save_secs: Optional[int], record_pause: Callable[[str], ContextManager[None]],
-               listeners: Sequence[tf.train.CheckpointSaverListener]) -> None:
+               listener: Optional[SaveListener] = None) -> None:
     self._retrying_saver, self._record_pause = retrying_saver, record_pause
-    self._listeners, self.is_stop_requested = listeners, False
+    self._listener, self.is_stop_requested = listener, False
     self._timer = checkpoint_patches.MonotonicTimer(save_secs, save_steps)
     self._save_steps = save_steps or 1
+    self._next_required_step = math.inf  # The next step that the listener requires.
     self._graph_thread: Optional[threading.Thread] = None  # Started after the first step.
 
   def begin(self) -> None:
@@ -285,10 +301,10 @@ class SaveCheckpoints(tf.train.SessionRunHook):
         self._try_to_save(session, step)
     # The fetched step is inexact: it was read before or after its increment, and other workers
     # increment it, too. The exact step is therefore read before a checkpoint is saved.
-    elif self._timer.should_trigger_for_step(run_values.results + 1):
+    elif self._is_due(run_values.results + 1):
       step = sessions.read_global_step(session)
-      if self._timer.should_trigger_for_step(step):
-        self._timer.update_last_triggered_step(step)
+      if self._is_due(step):
+        self._reset_timer(step)
         self._try_to_save(session, step)
 
   def end(self, session: tf.Session) -> None:
@@ -332,9 +348,8 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     """Records the saved checkpoint in the event file, and calls the listeners."""
     self._writer.add_session_log(tf.SessionLog(
         status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._retrying_saver.prefix), step)
-    for listener in self._listeners:
-      if listener.after_save(session, step):
-        self.is_stop_requested = True
+    if self._listener is not None and self._listener.after_save(step):
+      self.is_stop_requested = True
 
   def _begin_new_event_file(self) -> None:
     # A full disk may have truncated a record of the current file, and readers cannot read the
@@ -342,9 +357,14 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     self._writer.close()
     self._writer.reopen()
 
+  def _is_due(self, step: int) -> bool:
+    return step >= self._next_required_step or self._timer.should_trigger_for_step(step)
+
   def _reset_timer(self, step: int) -> None:
     """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
     self._timer.update_last_triggered_step(step - step % self._save_steps)
+    if self._listener is not None:
+      self._next_required_step = self._listener.next_step_after(step)
 
   def _start_graph_thread(self) -> None:
     if self._graph_thread is not None and self._graph_thread.ident is None:

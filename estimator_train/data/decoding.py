@@ -215,9 +215,12 @@ def _reload_if_in_color(images: tf.Tensor, color_references: tf.Tensor, read_con
 
 
 def is_image_batch(features: Any) -> bool:
-  """Returns whether features are a batch of images, [B, height, width, 1 or 3]."""
+  """Returns whether features may be a batch of images, [B, height, width, 1 or 3].
+
+  If the number of channels is known only when the graph runs, as with a cache, the result is True.
+  """
   return (isinstance(features, tf.Tensor) and features.shape.ndims == 4
-          and features.shape.as_list()[-1] in (1, 3))
+          and features.shape.as_list()[-1] in (None, 1, 3))
 
 
 def make_published_batches(elements: tf.data.Dataset,

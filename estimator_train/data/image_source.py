@@ -100,6 +100,9 @@ class ImageSource(Source):
     Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
     """
 
+  def identify_example(self, index: int) -> Dict[str, Any]:
+    return {'file': self.image_name(index)}
+
   def split_without_images(self, indices: List[int]) -> Any:
     """Returns the split without the images at these indices and without unreadable parts."""
     return self.split.take(np.delete(np.arange(len(self)), indices))

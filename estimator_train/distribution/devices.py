@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import re
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -22,15 +22,26 @@ class Devices(NamedTuple):
   Attributes:
     names: the names in TensorFlow, such as `/gpu:0`.
     display_names: the names in logs and reports. Those of several CPU devices end with `(logical)`.
-    gpu_index: the index of the only GPU that TensorFlow may use; None if it may use all GPUs.
+    gpu_indices: the indices of the GPUs in TensorFlow's list; None if these are all GPUs of the
+      list. TensorFlow leaves the other GPUs to other processes.
   """
   names: Tuple[str, ...]
   display_names: Tuple[str, ...]
-  gpu_index: Optional[int] = None
+  gpu_indices: Optional[Tuple[int, ...]] = None
 
   @property
   def num_replicas(self) -> int:
     return len(self.names)
+
+  @property
+  def are_gpus(self) -> bool:
+    return self.names[0].startswith('/gpu')
+
+  def first(self) -> 'Devices':
+    """Returns the first of the devices."""
+    if self.num_replicas == 1:
+      return self
+    return Devices(self.names[:1], self.display_names[:1], (0,) if self.are_gpus else None)
 
 
 def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
@@ -58,24 +69,44 @@ def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
                       'local rank {} and {} GPUs'.format(local_rank, num_available),
                       'start at most {} processes on this host, or give --num_gpus=0'.format(
                           num_available))
-    return Devices(('/gpu:0',), ('/gpu:{}'.format(local_rank),), gpu_index=local_rank)
+    return Devices(('/gpu:0',), ('/gpu:{}'.format(local_rank),), (local_rank,))
   if num_gpus and not flags.num_cpu_replicas:
     names = tuple('/gpu:{}'.format(index) for index in range(num_gpus))
-    return Devices(names, names)
+    return Devices(names, names, None if num_gpus == num_available else tuple(range(num_gpus)))
   names = tuple('/cpu:{}'.format(index) for index in range(max(flags.num_cpu_replicas, 1)))
   suffix = ' (logical)' if len(names) > 1 else ''
   return Devices(names, tuple(name + suffix for name in names))
 
 
 def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
-  """Enables XLA on CPUs if requested. Warns if the devices do not suit mixed precision."""
-  uses_cpu = devices.names[0].startswith('/cpu')
-  if flags.enable_xla and uses_cpu:
+  """Prepares TensorFlow for the devices. Must be called before the first session.
+
+  The GPU options of the first session apply to the whole process. This function therefore creates
+  the GPUs with the options of the run. It also enables XLA on CPUs if requested, and warns if the
+  devices do not suit mixed precision.
+
+  Raises:
+    UserError: TensorFlow cannot use one of the GPUs.
+  """
+  environment.set_gpus_of_eager_context(
+      devices.gpu_indices if devices.are_gpus else (), flags.gpu_memory_growth)
+  descriptions: List[str] = []
+  if devices.are_gpus:
+    descriptions = strategies.gpu_descriptions(make_session_config(flags, devices))
+    if len(descriptions) < devices.num_replicas:
+      raise UserError(
+          'TensorFlow must be able to use each GPU', '{} of {}'.format(
+              len(descriptions), ', '.join(devices.display_names)),
+          'give the usable ones in CUDA_VISIBLE_DEVICES; TensorFlow ignores GPUs of a low compute '
+          'capability, or with fewer multiprocessors than TF_MIN_GPU_MULTIPROCESSOR_COUNT (by '
+          'default 8, or those of the best GPU if it has fewer); TF_CPP_MIN_LOG_LEVEL=0 shows the '
+          'reason')
+  elif flags.enable_xla:
     environment.enable_xla_on_cpus()
   if flags.dtype == 'mixed' and trains:
-    devices_without_float16 = list(devices.display_names) if uses_cpu else [
-        gpu for gpu in strategies.gpu_descriptions(make_session_config(flags, devices))
-        if not _supports_fast_float16(gpu)]
+    devices_without_float16 = [
+        gpu for gpu in descriptions if not _supports_fast_float16(gpu)] if devices.are_gpus else (
+            list(devices.display_names))
     if devices_without_float16:
       _LOG.warning('--dtype=mixed: computing in float32, with dynamic loss scaling, since float16 '
                    'requires GPUs of compute capability %d.%d or newer; this run uses %s',
@@ -87,9 +118,13 @@ def _supports_fast_float16(description: str) -> bool:
   return match is not None and tuple(map(int, match.groups())) >= _MIN_FLOAT16_CAPABILITY
 
 
-def make_local_strategy(flags: DeviceFlags,
-                        devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy for one process; returns None if the Estimator needs no strategy."""
+def make_local_strategy(flags: DeviceFlags, devices: Devices,
+                        session_config: tf.ConfigProto) -> Optional[tf.distribute.Strategy]:
+  """Makes the strategy for one process; returns None if the Estimator needs no strategy.
+
+  Args:
+    session_config: the configuration of the run's sessions.
+  """
   name = flags.distribution_strategy
   if name == 'off':
     return None
@@ -99,7 +134,7 @@ def make_local_strategy(flags: DeviceFlags,
     return strategies.make_central_storage_strategy(devices.names, '/cpu:0')
   assert name in ('mirrored', 'multi_worker_mirrored', 'horovod'), name
   return tf.distribute.MirroredStrategy(
-      devices.names, cross_device_ops=_make_cross_device_ops(flags))
+      devices.names, cross_device_ops=_make_cross_device_ops(flags, devices, session_config))
 
 
 def make_session_config(flags: DeviceFlags, devices: Devices,
@@ -107,8 +142,7 @@ def make_session_config(flags: DeviceFlags, devices: Devices,
   config = tf.ConfigProto(allow_soft_placement=True)
   set_thread_counts(config, flags, uses_server)
   config.gpu_options.allow_growth = flags.gpu_memory_growth
-  if devices.gpu_index is not None:
-    config.gpu_options.visible_device_list = str(devices.gpu_index)
+  config.gpu_options.visible_device_list = ','.join(map(str, devices.gpu_indices or ()))
   if flags.dtype == 'mixed':
     # tf.train.experimental.enable_mixed_precision_graph_rewrite is not used, because it would set
     # this option for all sessions of the process.
@@ -116,7 +150,7 @@ def make_session_config(flags: DeviceFlags, devices: Devices,
     rewrite_options.auto_mixed_precision = rewrite_options.ON
   if flags.enable_xla:
     config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
-  if devices.names[0].startswith('/cpu'):
+  if not devices.are_gpus:
     config.device_count['CPU'] = devices.num_replicas
     config.device_count['GPU'] = 0
   return config
@@ -179,8 +213,9 @@ def private_threadpool_size(flags: InputFlags, devices: DeviceFlags) -> int:
   return num_parallel_calls(flags) if _num_inter_op_threads(devices) else 0
 
 
-def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDeviceOps]:
-  """Makes the all-reduce of the gradients; returns None to let TensorFlow choose the algorithm.
+def _make_cross_device_ops(flags: DeviceFlags, devices: Devices,
+                           session_config: tf.ConfigProto) -> tf.distribute.CrossDeviceOps:
+  """Makes the all-reduce of the gradients. Without a flag, TensorFlow chooses the algorithm.
 
   NCCL and hierarchical copy have not been tested, because they require several GPUs.
   """
@@ -189,6 +224,7 @@ def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDe
   if flags.all_reduce_alg == 'hierarchical_copy':
     strategies.patch_hierarchical_copy()
     return tf.distribute.HierarchicalCopyAllReduce(num_packs=flags.num_packs)
-  if flags.all_reduce_alg == 'reduction_to_one_device':
+  if flags.all_reduce_alg == 'reduction_to_one_device' or not devices.are_gpus:
     return tf.distribute.ReductionToOneDevice()
-  return None  # `ring` works only between workers, not within one process.
+  # `ring` works only between workers, not within one process.
+  return strategies.choose_all_reduce(devices.names, session_config)

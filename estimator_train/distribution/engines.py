@@ -95,7 +95,8 @@ class Engine:
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     """Makes the strategy for training; returns None if the Estimator needs no strategy."""
-    return make_local_strategy(self.settings.devices, self.devices)
+    return make_local_strategy(self.settings.devices, self.devices,
+                               make_session_config(self.settings.devices, self.devices))
 
   def make_run_config(self) -> tf.estimator.RunConfig:
     """Makes the RunConfig for training and evaluation. Call `peers.join_run` before."""

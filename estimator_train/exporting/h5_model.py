@@ -1,4 +1,4 @@
-"""Saves the trained model as a Keras .h5 file, for use without Estimators.
+"""Saves the trained model and the best one as Keras .h5 files, for use without Estimators.
 
 An .h5 file contains the weights and two JSON texts: the configuration of the model (`model_config`)
 and the arguments of its `compile` (`training_config`). Both are rewritten so that Keras 3 can load
@@ -7,14 +7,20 @@ outputs, the file stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_fi
 in TensorFlow 1.15, tf_keras and Keras 3.
 """
 
+import contextlib
+import filecmp
 import json
 import logging
 import os
-from typing import Any, Dict, List, Optional
+import shutil
+from typing import Any, Dict, Iterator, List, Optional
 
 import h5py
 
-from estimator_train.errors import UserError
+from estimator_train.checkpoints import best_checkpoint
+from estimator_train.checkpoints.best_checkpoint import MODEL_FILE, BestCheckpoint
+from estimator_train.checkpoints.pinned_files import ReadableCheckpoint, pin_verified_checkpoint
+from estimator_train.errors import UserError, one_line
 from estimator_train.exporting import keras_3_config
 from estimator_train.exporting.restored_model import RestoredModel, TrainedModel
 from estimator_train.model.optimizers import make_optimizer
@@ -53,23 +59,85 @@ def save_model(trained_model: TrainedModel) -> Optional[str]:
     The path of the file, or None if Keras cannot serialize the user's model.
   """
   path = trained_model.run_dir.path_to(H5_FILE)
+  with _make_temporary_file(path) as temporary_path:
+    if not _write_unless_not_serializable(temporary_path, trained_model):
+      return None
+    storage.check_guards(path)
+    os.replace(temporary_path, path)
+  return path
+
+
+def save_best_model(last_model: TrainedModel, last_model_file: Optional[str]) -> Optional[str]:
+  """Saves the model of the best checkpoint to `best.h5` in `--model_dir`, unless the file exists.
+
+  Args:
+    last_model: the model of the last checkpoint.
+    last_model_file: the return value of `save_model`. If the last checkpoint is the best one, the
+      file is copied.
+
+  Returns:
+    The path of the file; None if there is no best checkpoint, or it cannot be saved.
+  """
+  model_dir = last_model.run_dir.path
+  path, best = os.path.join(model_dir, MODEL_FILE), best_checkpoint.read_best(model_dir)
+  if best is None:
+    best_checkpoint.remove_model_file(model_dir)
+    return None
+  if os.path.exists(path):
+    return path
+  is_written = False
+  with _make_temporary_file(path) as temporary_path:
+    try:  # Another task may replace the best checkpoint at any time.
+      is_written = _write_best_model(temporary_path, best, last_model, last_model_file)
+    except (OSError, ValueError, UserError) as error:
+      _LOG.warning('%s is not written, because %s cannot be restored: %s', MODEL_FILE, best.path,
+                   one_line(str(error)))
+    is_written = is_written and best_checkpoint.replace_model_file(
+        temporary_path, best.path, model_dir)
+  return path if is_written else None
+
+
+def _write_best_model(path: str, best: BestCheckpoint, last_model: TrainedModel,
+                      last_model_file: Optional[str]) -> bool:
+  """Writes the model of the best checkpoint to a file; returns False if it is not serializable."""
+  with contextlib.ExitStack() as stack:
+    checkpoint = pin_verified_checkpoint(best.path, best.global_step, stack)
+    if last_model_file is not None and _are_equal(checkpoint, last_model.checkpoint):
+      shutil.copyfile(last_model_file, path)
+      is_written = True
+    else:
+      is_written = _write_unless_not_serializable(path, last_model._replace(checkpoint=checkpoint))
+  return is_written
+
+
+@contextlib.contextmanager
+def _make_temporary_file(path: str) -> Iterator[str]:
+  """Yields a temporary path for a file that is then moved to `path`."""
+  # The file cannot be locked, because h5py opens it by its name. Its temporary folder is locked
+  # instead.
+  with temporary_files.make_folder(path) as folder:
+    yield os.path.join(folder, os.path.basename(path))
+
+
+def _write_unless_not_serializable(path: str, trained_model: TrainedModel) -> bool:
+  """Writes the model of a checkpoint to a file; returns False if Keras cannot serialize it."""
   try:
-    # The file cannot be locked, because h5py opens it by its name. Its temporary folder is locked
-    # instead.
-    with temporary_files.make_folder(path) as folder:
-      temporary_path = os.path.join(folder, H5_FILE)
-      with trained_model.restore() as restored:
-        write_h5_file(temporary_path, restored)
-      storage.check_guards(path)
-      os.replace(temporary_path, path)
+    with trained_model.restore() as restored:
+      write_h5_file(path, restored)
   except _SERIALIZATION_ERRORS as error:
     model = trained_model.settings.model.model
     if not user_code.is_function_name(model):
       raise
     _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',
-                 H5_FILE, model, error)
-    return None
-  return path
+                 os.path.basename(path), model, error)
+    return False
+  return True
+
+
+def _are_equal(checkpoint: ReadableCheckpoint, other: ReadableCheckpoint) -> bool:
+  """Compares the index files of checkpoints, which contain checksums of the values."""
+  return filecmp.cmp(checkpoint.readable_path + '.index', other.readable_path + '.index',
+                     shallow=False)
 
 
 def write_h5_file(path: str, restored: RestoredModel) -> None:
@@ -89,7 +157,7 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
     model.save(path, save_format='h5')
   reason = rewrite_for_keras_3(path)
   if reason:
-    _LOG.warning('Keras 3 cannot load %s: %s', H5_FILE, reason)
+    _LOG.warning('Keras 3 cannot load %s: %s', os.path.basename(path), reason)
 
 
 def expand_loss_names(loss: Any) -> Any:

@@ -17,7 +17,7 @@ from estimator_train.model import compiling, inputs, losses
 from estimator_train.model.schedules import Schedule
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import compiled_models
+from estimator_train.tf_patches import compiled_models, graphs
 
 _LOG = logging.getLogger('estimator_train')
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
@@ -166,8 +166,15 @@ class TrainedModel(NamedTuple):
       UserError: the checkpoint belongs to another model.
     """
     features = [] if source is None else _read_features(self.settings, source)
-    with _make_session(self.settings, _CPU_ONLY) as session, tf.device('/cpu:0'):
-      yield self._restore_into(session, features)
+    with contextlib.ExitStack() as stack:
+      session = stack.enter_context(_make_session(self.settings, _CPU_ONLY))
+      stack.enter_context(tf.device('/cpu:0'))
+      model = self._build_model(session)
+      if graphs.requires_gpu(session.graph):  # Soft placement puts CuDNNLSTM on the GPU.
+        devices = find_devices(self.settings.devices).first()
+        session = stack.enter_context(tf.Session(
+            graph=session.graph, config=make_session_config(self.settings.devices, devices)))
+      yield self._restore_weights(model, session, features)
 
   @contextlib.contextmanager
   def open_predictor(self, build_prediction: Callable[[RestoredModel, int], InputsAndOutputs],
@@ -189,13 +196,13 @@ class TrainedModel(NamedTuple):
     devices = find_devices(self.settings.evolve(
         num_gpus=-1 if self.settings.devices.num_gpus else 0).devices)
     batch_size = max(1, self.settings.optimizer.batch_size // devices.num_replicas)
-    device = Devices(devices.names[:1], devices.display_names[:1])
+    device = devices.first()
     # The session is the default only while the graph is built, because other code runs between the
     # calls of `predict`.
     with contextlib.closing(_make_session(self.settings, device)) as session, \
         translate_errors(source):
       with session.graph.as_default(), session.as_default(), tf.device(device.names[0]):
-        model = self._restore_into(session)
+        model = self._restore_weights(self._build_model(session), session)
         placeholders, outputs = build_prediction(model, batch_size)
         session.run(tf.tables_initializer())
         predict = session.make_callable(outputs, placeholders)
@@ -205,24 +212,32 @@ class TrainedModel(NamedTuple):
       yield Predictor(model, batch_size, {
           name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)
 
-  def _restore_into(self, session: tf.Session,
-                    features_of_data: Sequence[Any] = ()) -> RestoredModel:
-    """Builds the model in the default graph, the graph of the session, and restores its weights."""
-    settings, spec, checkpoint_path = self.settings, self.spec, self.checkpoint.readable_path
+  def _build_model(self, session: tf.Session) -> tf.keras.Model:
+    """Builds the model in the default graph, the graph of the session."""
+    settings = self.settings
     tf.keras.backend.set_session(session)
     try:
       tf.keras.backend.set_learning_phase(0)
-      model = compiling.build_model(settings.model, spec)
+      model = compiling.build_model(settings.model, self.spec)
       if not model.optimizer:
         # In a training mode, the model has the optimizer and the weight decay of the training.
         compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate)
                                 if settings.run.trains else None)
       compatibility.check_fits_checkpoint(
           model, settings, finding.find_run_dir_of_requested_checkpoint(settings, self.run_dir),
-          checkpoint_path)
+          self.checkpoint.readable_path)
+      return model
+    finally:
+      tf.keras.backend.set_session(None)
+
+  def _restore_weights(self, model: tf.keras.Model, session: tf.Session,
+                       features_of_data: Sequence[Any] = ()) -> RestoredModel:
+    tf.keras.backend.set_session(session)
+    try:
+      path = self.checkpoint.readable_path
       with translate_errors():
-        restoring.make_saver(model.weights, checkpoint_path).restore(session, checkpoint_path)
-      return RestoredModel(model, session, settings, spec, features_of_data)
+        restoring.make_saver(model.weights, path).restore(session, path)
+      return RestoredModel(model, session, self.settings, self.spec, features_of_data)
     finally:
       tf.keras.backend.set_session(None)
 

@@ -31,8 +31,9 @@ from estimator_train.launcher.supervisor import (
   Timeouts,
   print_to_stderr,
 )
-from estimator_train.run_dir import make_folder
+from estimator_train.run_dir import default_folder, make_folder
 from estimator_train.settings import command_line, workloads
+from estimator_train.settings.launcher_flags import LAUNCHER_FLAGS
 from estimator_train.system import child_process, logs
 
 _PROGRAM_COMMAND = (sys.executable, '-m', 'estimator_train')
@@ -40,7 +41,7 @@ _PROGRAM_COMMAND = (sys.executable, '-m', 'estimator_train')
 _TENSORBOARD_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 # The argument of the program if the user gives no flags.
 _QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, 'quickstart.flags')
-_COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
+_COUNT_FLAGS = tuple(flag.name for flag in LAUNCHER_FLAGS if flag.takes_count)
 _DEFAULT_TIMEOUTS = Timeouts()
 
 
@@ -70,7 +71,14 @@ def main(argv: Optional[Sequence[str]] = None, program_command: Sequence[str] = 
       flag, rule = (('--tensorboard', 'TensorBoard can only be started with training')
                     if flags.tensorboard else ('--local_workers', 'a local cluster can only train'))
       raise UserError(rule, '{} --mode={}'.format(flag, settings.run.mode), 'leave one of them out')
-    log_dir = os.path.join(settings.run.required_model_dir, 'logs')
+    model_dir = settings.run.model_dir
+    if model_dir is None:
+      # Chosen once, so that all tasks, also after a restart, use the same folder.
+      folder = default_folder.choose_folder(settings)
+      print_to_stderr(folder.reason)
+      model_dir = folder.path
+      command.append('--model_dir=' + model_dir)
+    log_dir = os.path.join(model_dir, 'logs')
     make_folder(log_dir)
     if flags.tensorboard:
       _start_tensorboard(tensorboard_command, log_dir)
@@ -97,9 +105,12 @@ def _start_tensorboard(tensorboard_command: Sequence[str], log_dir: str) -> None
 def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:
   """Returns the flags of the launcher, and the arguments of the program."""
   parser = _RaisingParser(add_help=False, allow_abbrev=False)
-  for name in _COUNT_FLAGS:
-    parser.add_argument('--' + name, '-' + name, type=_parse_count, default=0)
-  parser.add_argument('--tensorboard', '-tensorboard', action='store_true')
+  for flag in LAUNCHER_FLAGS:
+    names = ('--' + flag.name, '-' + flag.name)
+    if flag.takes_count:
+      parser.add_argument(*names, type=_parse_count, default=0)
+    else:
+      parser.add_argument(*names, action='store_true')
   return parser.parse_known_args(list(argv))
 
 

@@ -91,10 +91,11 @@ def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[
   training_devices = find_devices(devices)
   session_config = tf.ConfigProto()
   session_config.CopyFrom(config.session_config)
-  if training_devices.names[0].startswith('/cpu') and not session_config.device_count:
+  if not training_devices.are_gpus and not session_config.device_count:
     session_config.device_count['CPU'] = training_devices.num_replicas
-  return config.replace(train_distribute=make_local_strategy(devices, training_devices),
-                        session_config=session_config)
+  return config.replace(
+      train_distribute=make_local_strategy(devices, training_devices, session_config),
+      session_config=session_config)
 
 
 def _load_model(model: Optional[tf.keras.Model], path: Optional[str],

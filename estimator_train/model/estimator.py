@@ -29,6 +29,7 @@ from estimator_train.tf_patches import (
   estimator as estimator_patches,
   optimizers,
   saved_weights,
+  sessions,
   strategies,
 )
 from estimator_train.tf_patches.graphs import find_ancestors
@@ -177,6 +178,9 @@ class ModelFn:
           counterparts[id(self._model.optimizer)] = optimizer
         spec['scaffold'] = tf.train.Scaffold(saver=estimator_patches.make_object_saver(
             self._model, counterparts, config))
+      elif not (config.master or config.evaluation_master or _is_in_saved_model(features)):
+        # This process restores or initializes all variables itself.
+        sessions.skip_ready_checks()
       return tf.estimator.EstimatorSpec(mode, **spec)
 
   def _find_initial_weights(self, config: tf.estimator.RunConfig) -> Optional[str]:

@@ -6,7 +6,12 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint
 from estimator_train.data import decoding
-from estimator_train.model import confusion_matrix, evaluation_samples, losses
+from estimator_train.model import (
+  confusion_matrix,
+  evaluation_samples,
+  losses,
+  score_histogram,
+)
 from estimator_train.model.own_graph import Fetches
 from estimator_train.model.running_means import mean_over_batches, running_mean, running_sum
 from estimator_train.system import names
@@ -25,7 +30,8 @@ _VARIABLE_CHANGING_TYPES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterU
 _RESERVED_KEYS = best_checkpoint.RECORD_KEYS.union((
     'average_loss', 'batch_means', 'best', 'calibration_bins', 'class_counts', 'confusion_matrix',
     'confusions', 'differs_from_run', 'evaluation_dir', 'examples', 'kind', 'loss', 'mode',
-    'model_dir', 'per_class', 'regularization_loss', 'skipped_images', 'time'))
+    'model_dir', 'per_class', 'regularization_loss', 'score_counts', 'skipped_images',
+    'threshold_curve', 'time'))
 # With fewer classes, even a bad model has a high top-5 accuracy.
 _MIN_CLASSES_OF_TOP_5 = 10
 
@@ -97,8 +103,9 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
                        num_classes: int) -> Metrics:
   """Returns the metrics of a classifier. They ignore masked examples and sample weights.
 
-  The function also records `class_counts`, which are the ClassCounts of all batches, and
-  `calibration_bins`; see confusion_matrix.record_counts and _calibration_error.
+  The function also records `class_counts`, which are the ClassCounts of all batches,
+  `calibration_bins` and, with two classes, `score_counts`; see confusion_matrix.record_counts,
+  _calibration_error and score_histogram.area_metrics.
 
   Args:
     features: images [B, height, width, C] or any other features.
@@ -112,22 +119,21 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
   class_indices = tf.reshape(  # The rank of the labels may be unknown.
       tf.cast(labels, tf.int64) if losses.model_takes_class_indices(model)
       else tf.argmax(labels, -1), [-1])
-  predicted = tf.argmax(outputs, -1)
+  predicted, probabilities = tf.argmax(outputs, -1), losses.class_probabilities(model, outputs)
   if decoding.is_image_batch(features):
-    evaluation_samples.add_image_samples(features, class_indices, outputs, predicted)
+    evaluation_samples.add_image_samples(features, class_indices, probabilities, predicted)
   if loss.mask is not None:
-    class_indices, predicted, outputs = (
+    class_indices, predicted, outputs, probabilities = (
         tf.boolean_mask(tensor, tf.reshape(loss.mask, [-1]) > 0)
-        for tensor in (class_indices, predicted, outputs))
+        for tensor in (class_indices, predicted, outputs, probabilities))
   count_sums, add_counts = running_sum(
       confusion_matrix.count_per_class(class_indices, predicted, num_classes), 'class_counts')
   confusion_matrix.record_counts('class_counts', count_sums)
   counts = confusion_matrix.ClassCounts(*tf.unstack(count_sums))
   return {
       'accuracy': (tf.reduce_sum(counts.correct) / tf.reduce_sum(counts.true), add_counts),
-      'calibration_error': _calibration_error(
-          losses.class_probabilities(model, outputs),
-          tf.equal(predicted, class_indices)),
+      'calibration_error': _calibration_error(probabilities, tf.equal(predicted, class_indices)),
+      **(score_histogram.area_metrics(class_indices, probabilities) if num_classes == 2 else {}),
       **confusion_matrix.macro_averages(counts),
       **confusion_matrix.confusion_metrics(class_indices, predicted, num_classes),
       **({'top_5_accuracy': running_mean(
@@ -140,7 +146,8 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
 def classifier_metric_names(num_classes: int) -> List[str]:
   """Returns the names of the metrics of a classifier that can select the best checkpoint."""
   return ['accuracy', 'average_loss', 'calibration_error', 'macro_f1', 'macro_precision',
-          'macro_recall', *['top_5_accuracy'] * (num_classes >= _MIN_CLASSES_OF_TOP_5)]
+          'macro_recall', *['top_5_accuracy'] * (num_classes >= _MIN_CLASSES_OF_TOP_5),
+          *['roc_auc', 'average_precision'] * (num_classes == 2)]
 
 
 def _calibration_error(probabilities: tf.Tensor,

@@ -1,6 +1,6 @@
 """Collects samples of the images, labels and predictions of an evaluation, for its report."""
 
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -18,33 +18,41 @@ class SampledTensors(NamedTuple):
       images.
     num_examples: how many samples to collect.
     tensors: the targets and the output, both [B, ...]. Or the images [B, height, width, C], the
-      true class indices [B] and the outputs of the model [B, num_classes].
-    are_mistakes: whether the tensors contain only the first wrongly classified images of the batch.
+      true class indices [B], and the class probabilities [B, num_classes].
+    min_confidence: None except for mistakes. The tensors of mistakes have only the wrongly
+      classified images of the batch whose predicted class has at least this probability. The
+      scalar can be fed. A further tensor has the positions of these images in the batch.
   """
   output_name: Optional[str]
   num_examples: int
   tensors: Sequence[tf.Tensor]
-  are_mistakes: bool = False
+  min_confidence: Optional[tf.Tensor] = None
 
 
-def add_image_samples(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
+def add_image_samples(features: Any, class_indices: tf.Tensor, probabilities: tf.Tensor,
                       predicted: tf.Tensor) -> None:
   """Adds images to the sampled tensors, and in a second group the wrongly classified images.
 
   Args:
     features: images [B, height, width, C].
     class_indices: the true classes, [B].
-    outputs: [B, num_classes].
+    probabilities: [B, num_classes].
     predicted: the predicted classes, [B].
   """
-  tensors = (features, class_indices, outputs)
+  tensors = (features, class_indices, probabilities)
   # Otherwise, TensorFlow copies all images to the GPU and back, since GatherV2 has no GPU kernel
   # for uint8.
   with tf.device('/cpu:0'):
-    mistakes = [tf.boolean_mask(tensor, tf.not_equal(predicted, class_indices))[:_NUM_IMAGES]
-                for tensor in tensors]
+    min_confidence = tf.placeholder_with_default(tf.zeros([], probabilities.dtype), [])
+    confidences = tf.reduce_max(probabilities, -1)
+    is_mistake = tf.not_equal(predicted, class_indices) & (confidences >= min_confidence)
+    confidences, positions = tf.math.top_k(
+        tf.where(is_mistake, confidences, -tf.ones_like(confidences)),
+        tf.minimum(_NUM_IMAGES, tf.size(confidences)))
+    positions = tf.boolean_mask(positions, confidences >= 0)
+    mistakes = [*(tf.gather(tensor, positions) for tensor in tensors), positions]
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, tensors))
-  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, True))
+  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, min_confidence))
 
 
 def add_output_samples(output_name: str, targets: tf.Tensor, outputs: tf.Tensor) -> None:
@@ -63,13 +71,15 @@ class ImageSample(NamedTuple):
   """One image of an evaluation.
 
   Attributes:
-    image: the image as the input pipeline yields it, [height, width, C].
+    image: the image as the input pipeline yields it, [height, width, 1 or 3].
     class_index: the true class.
-    outputs: float32 [num_classes].
+    probabilities: the class probabilities, float [num_classes].
+    identity: the keys and values that identify the example; see Source.identify_example.
   """
   image: np.ndarray
   class_index: int
-  outputs: np.ndarray
+  probabilities: np.ndarray
+  identity: Dict[str, Any]
 
 
 class OutputSample(NamedTuple):
@@ -89,7 +99,7 @@ class EvaluationSamples(NamedTuple):
 
   Attributes:
     images: images from the whole evaluation; empty unless the model classifies images.
-    mistakes: wrongly classified images.
+    mistakes: the wrongly classified images with the most probable predictions, in descending order.
     outputs: the samples of the outputs that predict numbers instead of classes.
   """
   images: List[ImageSample]
@@ -98,19 +108,21 @@ class EvaluationSamples(NamedTuple):
 
 
 class SampleCollector:
-  """Collects examples that are evenly spaced over an evaluation, with the outputs of the model.
+  """Collects examples with the outputs of the model.
 
-  The first examples would be less useful, because image folders yield one class after another.
+  The examples are evenly spaced over the evaluation, because image folders yield one class after
+  another. The mistakes are the most confident ones of the evaluation.
 
   Args:
     groups: the return value of take_sampled_tensors.
     num_examples: the number of examples of the evaluation. If it is unknown (None), the first
       examples are collected.
+    identify: see Source.identify_example.
   """
 
-  def __init__(self, groups: Sequence[SampledTensors],
-               num_examples: Optional[int], batch_size: int) -> None:
-    self._groups, self._num_examples = groups, num_examples
+  def __init__(self, groups: Sequence[SampledTensors], num_examples: Optional[int],
+               batch_size: int, identify: Callable[[int], Dict[str, Any]]) -> None:
+    self._groups, self._identify = groups, identify
     self._indices = [np.arange(group.num_examples) if num_examples is None else np.unique(
         np.linspace(0, num_examples - 1, group.num_examples).astype(int)) for group in groups]
     self._rows: List[List[Any]] = [[] for _ in groups]
@@ -118,17 +130,25 @@ class SampleCollector:
 
   def tensors_to_fetch(self) -> List[Sequence[tf.Tensor]]:
     """Returns the tensors to fetch with the next batch, a list for each group."""
-    return [group.tensors if (self._num_mistakes_to_collect(rows) if group.are_mistakes
-                              else len(self._positions_in_next_batch(indices))) else []
-            for group, indices, rows in zip(self._groups, self._indices, self._rows)]
+    return [group.tensors if group.min_confidence is not None
+            or len(self._positions_in_next_batch(indices)) else []
+            for group, indices in zip(self._groups, self._indices)]
+
+  def values_to_feed(self) -> Dict[tf.Tensor, float]:
+    """Returns the values to feed with the next batch, so that fewer mistakes are fetched."""
+    return {group.min_confidence: rows[-1][2].max() if len(rows) == group.num_examples else 0.
+            for group, rows in zip(self._groups, self._rows) if group.min_confidence is not None}
 
   def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
     """Collects samples from the values of `tensors_to_fetch`."""
     for group, rows, arrays, indices in zip(self._groups, self._rows, values, self._indices):
-      if group.are_mistakes:
-        rows.extend(list(zip(*arrays))[:self._num_mistakes_to_collect(rows)])
+      if group.min_confidence is not None:
+        *examples, positions = arrays
+        rows.extend(zip(*examples, self._batch_start + positions))
+        rows.sort(key=lambda row: -row[2].max())  # Equally confident mistakes stay in their order.
+        del rows[group.num_examples:]
       elif arrays:
-        rows += [[array[position] for array in arrays]
+        rows += [[*(array[position] for array in arrays), self._batch_start + position]
                  for position in self._positions_in_next_batch(indices)
                  if position < len(arrays[0])]
     self._batch_start += self._batch_size
@@ -138,19 +158,16 @@ class SampleCollector:
     positions = indices - self._batch_start
     return positions[(positions >= 0) & (positions < self._batch_size)]
 
-  def _num_mistakes_to_collect(self, rows: Sequence[Any]) -> int:
-    """Returns how many mistakes to collect from the next batch, so that they are evenly spaced."""
-    end = self._batch_start + self._batch_size
-    expected = -(-_NUM_IMAGES * end // (self._num_examples or end))
-    return min(expected, _NUM_IMAGES) - len(rows)
-
   @property
   def samples(self) -> EvaluationSamples:
     samples = EvaluationSamples([], [], [])
     for group, rows in zip(self._groups, self._rows):
       if group.output_name is None:
-        (samples.mistakes if group.are_mistakes else samples.images).extend(
-            ImageSample(image, int(class_index), outputs) for image, class_index, outputs in rows)
+        (samples.images if group.min_confidence is None else samples.mistakes).extend(
+            ImageSample(image, int(class_index), probabilities, self._identify(int(index)))
+            for image, class_index, probabilities, index in rows
+            if image.shape[-1] in (1, 3))  # The number of channels may be unknown in the graph.
       elif rows:
-        samples.outputs.append(OutputSample(group.output_name, *map(np.stack, zip(*rows))))
+        samples.outputs.append(OutputSample(
+            group.output_name, *map(np.stack, list(zip(*rows))[:2])))
     return samples

@@ -15,8 +15,8 @@ from estimator_train.model import inputs
 _ACCURACIES_KEY = 'estimator_train/replica_accuracies'
 _GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
 _PIXELS_KEY = 'estimator_train/example_pixels'
-_CLASS_INDICES_KEY = 'estimator_train/example_classes'
-_MAX_IMAGES = 8
+_LABELS_KEY = 'estimator_train/example_labels'
+_MAX_IMAGES = 12  # Rows of three or four are complete.
 
 
 def add_batch_tensors(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
@@ -38,7 +38,7 @@ def add_batch_tensors(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> N
     # The cast comes first, because TensorFlow cannot slice uint8 on a GPU. Soft placement would
     # copy the whole batch to the CPU.
     tf.add_to_collection(_PIXELS_KEY, tf.cast(features, tf.float32)[:_MAX_IMAGES])
-    tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_IMAGES])
+    tf.add_to_collection(_LABELS_KEY, labels[:_MAX_IMAGES])
 
 
 def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
@@ -80,6 +80,10 @@ def scalars_of_logged_steps() -> Dict[str, tf.Tensor]:
   return dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
 
 
-def example_images_and_classes() -> List[tf.Tensor]:
-  """Returns pixel values, float32 [N, height, width, C], and class indices [N]; [] if no images."""
-  return tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]
+def example_images_and_labels() -> List[tf.Tensor]:
+  """Returns the first images of the batch and their labels; [] if there are no images.
+
+  The images are float32 [N, height, width, C], with pixel values from 0 to 255. The labels are
+  one-hot or mixed [N, num_classes], or class indices [N].
+  """
+  return tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_LABELS_KEY)[:1]

@@ -7,8 +7,9 @@ import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional
 
-from estimator_train.distribution.process import Process, identify_process
-from estimator_train.run_dir import RunDir, lock, resource_errors
+from estimator_train.distribution.process import SINGLE_PROCESS, Process, identify_process
+from estimator_train.errors import UserError
+from estimator_train.run_dir import RunDir, default_folder, lock, resource_errors
 from estimator_train.settings import Settings
 from estimator_train.system import keras_config, progress
 
@@ -18,7 +19,7 @@ _MODULE_NAMES = {'train_and_evaluate': 'train'}
 # while another process trains in it.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor', 'write_tfrecords')
 # These modes import TensorFlow only in child processes, or not at all.
-_MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
+MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
 
 
 def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]:
@@ -28,17 +29,13 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
     process: if None, TF_CONFIG specifies the role of this process in the cluster.
   """
   flags = settings.run
-  run_dir = RunDir(flags.model_dir) if flags.model_dir else None
-  arguments: List[Any] = [settings, run_dir]
-  if flags.trains:
-    if process is None:
-      # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
-      process = identify_process(os.environ, settings.devices.distribution_strategy)
-    arguments.append(process)
+  if flags.trains and process is None:
+    # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
+    process = identify_process(os.environ, settings.devices.distribution_strategy)
   with contextlib.ExitStack() as stack:
-    if run_dir is not None and flags.mode not in _READ_ONLY_MODES and (
-        process is None or process.is_chief):
-      stack.enter_context(lock.lock_folder(run_dir.path))
+    settings = _lock_model_dir(settings, process, stack)
+    run_dir = RunDir(settings.run.model_dir) if settings.run.model_dir else None
+    arguments: List[Any] = [settings, run_dir] + ([process] if flags.trains else [])
     previous_save_time_ns = None if run_dir is None else run_dir.last_save_time_ns()
     try:
       module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
@@ -49,6 +46,29 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
         raise
       raise translated from error
   return result
+
+
+def _lock_model_dir(settings: Settings, process: Optional[Process],
+                    stack: contextlib.ExitStack) -> Settings:
+  """Locks `model_dir` if the mode writes to it; returns the settings with this folder.
+
+  Training without `model_dir` chooses a folder. All tasks of a cluster need the same folder, and
+  would not choose the same one, because they start at different times.
+  """
+  flags = settings.run
+  if flags.trains and flags.model_dir is None:
+    assert process is not None
+    if process != SINGLE_PROCESS:
+      raise UserError('a run of several tasks requires --model_dir', 'this is task {}'.format(
+          process.name), 'give --model_dir={} to every task: a folder that all tasks share'.format(
+              default_folder.make_base_path(settings)))
+    return settings.evolve(model_dir=default_folder.lock_chosen_folder(settings, stack))
+  if flags.model_dir is not None and flags.mode not in _READ_ONLY_MODES and (
+      process is None or process.is_chief):
+    stack.enter_context(lock.lock_folder(
+        flags.model_dir,
+        flags_digest=default_folder.digest_flags(settings) if flags.trains else None))
+  return settings
 
 
 @contextlib.contextmanager
@@ -81,7 +101,7 @@ def _import_mode(mode: str) -> Any:
     return importlib.import_module(name)
   gc.disable()
   try:
-    if mode in _MODES_WITHOUT_TENSORFLOW:
+    if mode in MODES_WITHOUT_TENSORFLOW:
       return importlib.import_module(name)
     with progress.show_phase('importing TensorFlow'):
       return importlib.import_module(name)

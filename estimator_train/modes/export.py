@@ -15,6 +15,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
+  if not settings.export.export_dir:
+    settings = settings.evolve(export_dir=run_dir.path_to('export', settings.export.export_format))
   with restored_model.open_trained_model(settings, run_dir) as trained_model:
     exports.make_export_dir(settings.export)
     with show_phase('exporting and verifying the checkpoint of step {}'.format(

@@ -4,7 +4,7 @@ This package or any other Estimator program may have written the runs.
 """
 
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from estimator_train.errors import UserError
 from estimator_train.reports import learning_curves, page
@@ -71,41 +71,78 @@ def _make_short_names(folders: Sequence[str]) -> List[str]:
   return names
 
 
-def _make_table(runs: Sequence[page.ComparedRun]) -> List[Tuple[str, List[str]]]:
-  """Returns (title, a cell per run) of each row whose value is known for at least one run."""
+def _make_table(runs: Sequence[page.ComparedRun]) -> List[page.ComparisonRow]:
+  """Returns the rows whose value is known for at least one run."""
   recorded_flags = [run.data.flags for run in runs if run.data.flags]
   differing_flags = [name for name in (recorded_flags or [{}])[0]
                      if name not in ('model_dir', *OUTPUT_FLAGS)
                      and len({flags.get(name) for flags in recorded_flags}) > 1]
   columns = [_make_column(run, runs[0], differing_flags) for run in runs]
-  return [(row[0][0], [cell for _, cell in row]) for row in zip(*columns)
-          if any(cell != MISSING for _, cell in row)]
+  rows = [page.ComparisonRow(cells[0].title, [cell.text for cell in cells],
+                             _find_best([cell.value for cell in cells], cells[0].larger_is_better))
+          for cells in zip(*columns)]
+  return [row for row in rows if any(cell != MISSING for cell in row.cells)]
+
+
+def _find_best(values: Sequence[Optional[float]], larger_is_better: Optional[bool]) -> List[bool]:
+  """Returns which of the values are the best; none if all known values are equal.
+
+  Args:
+    larger_is_better: None if no value is better than another one.
+  """
+  known_values = {value for value in values if value is not None}
+  if larger_is_better is None or len(known_values) < 2:
+    return [False] * len(values)
+  best = max(known_values) if larger_is_better else min(known_values)
+  return [value == best for value in values]
+
+
+class _Cell(NamedTuple):
+  """A cell of the table, with the title of its row.
+
+  Attributes:
+    value: the number that is compared with those of other runs; None if it is unknown.
+    larger_is_better: None if no value is better than another one.
+  """
+  title: str
+  text: str
+  value: Optional[float] = None
+  larger_is_better: Optional[bool] = None
 
 
 def _make_column(run: page.ComparedRun, first_run: page.ComparedRun,
-                 differing_flags: Sequence[str]) -> List[Tuple[str, str]]:
-  """Returns (title, text) of each cell of a run, with the ratios of its rates to the first run."""
+                 differing_flags: Sequence[str]) -> List[_Cell]:
+  """Returns the cells of a run, with the ratios of its rates to those of the first run.
+
+  A condition that is the value of a flag is omitted if the flag has a row.
+  """
   throughput, evaluation = run.data.throughput, run.data.evaluation
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
-  rates: List[Tuple[str, str]] = []
+  cells = [_Cell(title, format_value(value), value, larger_is_better)
+           for title, format_value, value, larger_is_better in (
+               ('accuracy', format_percent, evaluation.get('accuracy'), True),
+               ('ROC AUC', format_number, evaluation.get('roc_auc'), True),
+               ('average loss', format_number, evaluation.get('average_loss'), False),
+               ('training loss', format_number, last_loss, False))]
+  cells += [_Cell('--' + name, run.data.flags.get(name) or MISSING) for name in differing_flags]
   for unit, rate in run.rates.items():
     base_rate = first_run.rates[unit]
-    rates += [(unit, format_number(rate)),
-              ('ratio', format_ratio(rate / base_rate if rate and base_rate else None))]
-
-  return [
-      ('accuracy', format_percent(evaluation.get('accuracy'))),
-      ('average loss', format_number(evaluation.get('average_loss'))),
-      ('training loss', format_number(last_loss)),
-      *(('--' + name, run.data.flags.get(name) or MISSING) for name in differing_flags),
-      *rates,
-      ('step, median', format_secs((throughput.get('step_secs') or {}).get('p50'))),
-      ('waiting for input', format_percent((throughput.get('shares') or {}).get('input'))),
-      ('last step', format_number(throughput.get('global_step', last_step))),
-      ('model', str(throughput.get('model') or MISSING)),
-      ('strategy', str(throughput.get('distribution_strategy') or MISSING)),
-      ('replicas', format_number(throughput.get('num_replicas'))),
-      ('devices', ', '.join(throughput.get('devices') or [MISSING])),
-      ('global batch', format_number(throughput.get('global_batch_size'))),
-      ('machine', str(throughput.get('machine') or MISSING)),
-      ('TensorFlow', str(throughput.get('tensorflow_version') or MISSING))]
+    ratio = format_ratio(rate / base_rate) if rate and base_rate else ''
+    cells.append(_Cell(unit, '{} ({})'.format(format_number(rate), ratio)
+                       if ratio and run is not first_run else format_number(rate), rate, True))
+  step_secs = (throughput.get('step_secs') or {}).get('p50')
+  cells += [
+      _Cell('step, median', format_secs(step_secs), step_secs, False),
+      _Cell('waiting for input', format_percent((throughput.get('shares') or {}).get('input'))),
+      _Cell('last step', format_number(throughput.get('global_step', last_step)))]
+  conditions = (
+      ('model', 'model', str(throughput.get('model') or MISSING)),
+      ('distribution_strategy', 'strategy',
+       str(throughput.get('distribution_strategy') or MISSING)),
+      ('', 'replicas', format_number(throughput.get('num_replicas'))),
+      ('', 'devices', ', '.join(throughput.get('devices') or [MISSING])),
+      ('batch_size', 'global batch', format_number(throughput.get('global_batch_size'))),
+      ('', 'machine', str(throughput.get('machine') or MISSING)),
+      ('', 'TensorFlow', str(throughput.get('tensorflow_version') or MISSING)))
+  return cells + [_Cell(title, text) for flag, title, text in conditions
+                  if flag not in differing_flags]

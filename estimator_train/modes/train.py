@@ -56,7 +56,9 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   evaluation_loop = _make_evaluation_loop(run, model, signals)
   if process.role == EVALUATOR:
     assert evaluation_loop is not None
-    return evaluation_loop.evaluate_new_checkpoints(run.end_step)
+    result = evaluation_loop.evaluate_new_checkpoints(run.end_step)
+    h5_model.save_best_model(_describe_last_model(run), None)
+    return result
   if not process.is_chief:
     return _train_as_worker(run, model, signals)
   exports.make_export_dir(settings.export)  # Reports an unusable folder before the training.
@@ -65,24 +67,27 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   with signals:
     outcome = train(run, model, signals, evaluation_loop)
     result = _write_throughput_report(run, model, outcome)
-    checkpoint, step = finding.find_latest_checkpoint_and_step(run.run_dir.path)
-    assert checkpoint is not None
-    result['checkpoint'] = checkpoint
-    trained_model = TrainedModel(settings, run_dir, run.data.spec,
-                                 ReadableCheckpoint(checkpoint, step, checkpoint))
+    trained_model, best_model_file = _describe_last_model(run), None
+    result['checkpoint'] = trained_model.checkpoint.path
     model_file = h5_model.save_model(trained_model)
     if evaluation_loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       # A value of the training takes precedence over a metric of the same name.
       result = {**evaluation_loop.evaluate(), **result}
       warn_of_inaccurate_batch_norm(model, result)
-    learning_curves.write_learning_curves(run_dir.path)
+    if evaluation_loop and model_file:
+      best_model_file = h5_model.save_best_model(trained_model, model_file)
+    learning_curves.write_learning_curves(
+        run_dir.path, epochs=run.clock.epoch_curve(outcome.times.global_step))
     page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
-  paths, next_command = {'report': page_file, 'model': model_file, 'checkpoint': checkpoint}, None
+  paths = {'report': page_file, 'model': model_file, 'best model': best_model_file,
+           'checkpoint': trained_model.checkpoint.path}
+  next_command = None
   try:
     raise_if_stopped(outcome, signals)
     if settings.export.export_dir:
       # A signal during the export raises StoppedBySignal.
-      with show_phase('exporting and verifying the checkpoint of step {}'.format(step)):
+      with show_phase('exporting and verifying the checkpoint of step {}'.format(
+          trained_model.checkpoint.global_step)):
         result['export'] = exports.export_checkpoint(
             trained_model, run.data.test if evaluation_loop else run.data.train)
       paths = {'export': result['export']['path'], **paths}
@@ -93,6 +98,13 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     throughput.log_training_summary(
         result, model.best_metric.name if evaluation_loop else None, paths, next_command)
   return result
+
+
+def _describe_last_model(run: Run) -> TrainedModel:
+  checkpoint, step = finding.find_latest_checkpoint_and_step(run.run_dir.path)
+  assert checkpoint is not None
+  return TrainedModel(run.settings, run.run_dir, run.data.spec,
+                      ReadableCheckpoint(checkpoint, step, checkpoint))
 
 
 def _make_evaluation_loop(run: Run, model: PreparedModel,
@@ -121,10 +133,13 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
   worker_figures = run.peers.leave_run()  # Waits for the other workers.
+  end_time_and_duration = throughput.read_end_time_and_duration(run.start_up)
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),
-                         **throughput.read_end_time_and_duration(run.start_up)),
+                         start_step=run.start.step, **end_time_and_duration,
+                         total_run_secs=throughput.compute_total_secs(
+                             run.run_dir.path, run.start.step, end_time_and_duration['run_secs'])),
       outcome.times, worker_figures)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:

@@ -3,6 +3,7 @@
 import os
 
 REPORT_FOLDER = 'report'  # In a model_dir: the page, and the data and images of its charts.
+TRAIN_BATCH_FILE = 'train_batch.png'  # In REPORT_FOLDER.
 
 
 def make_report_folder(model_dir: str) -> str:

@@ -5,18 +5,35 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE, ShownClasses
-from estimator_train.reports.learning_curves import Curve
+from estimator_train.reports.learning_curves import EPOCH_CURVE, Curve
 from estimator_train.reports.page_content import format_percent, format_quantity, format_secs
-from estimator_train.reports.plotting import Axis, Box, Chart, Line, compute_axis_ends, draw_chart
+from estimator_train.reports.plotting import (
+  Axis,
+  Box,
+  Chart,
+  Line,
+  compute_axis_ends,
+  compute_log_axis_ends,
+  draw_chart,
+  lay_out_cells,
+)
 from estimator_train.system.formatting import choose_secs_unit, format_number, is_number
 
 _MAX_TICK_LABEL_LENGTH = 18  # In characters.
 # The y axis of the step time may end at this multiple of the median step time and cut off slower
 # steps. Otherwise, a single outlier would flatten the rest of the curve.
 _MAX_MULTIPLE_OF_MEDIAN = 4
-_MAX_CLASSES_WITH_COUNTS = 12  # With more classes, the cells are too small for numbers.
+MAX_CLASSES_WITH_COUNTS = 12  # With more classes, the cells are too small for numbers.
 _MAX_OUTPUTS_WITH_CHARTS = 10
 _RUN_COLORS = ('blue', 'red', 'green', 'purple', 'orange', 'sky')
+# A scale is logarithmic if the largest value is at least the first of these multiples of the
+# smallest value, and at least the second one of the median. A learning rate that decays linearly or
+# like a cosine is not far below half of its maximum at the median.
+_MIN_RATIO_OF_LOG_SCALE, _MIN_RATIO_TO_MEDIAN_OF_LOG_SCALE = 50, 5
+# A curve with fewer points is not smoothed.
+_MIN_SMOOTHED_POINTS = 30
+# The standard deviation of the kernel that smooths a curve, as a fraction of its steps.
+_SMOOTHED_FRACTION = .015
 # (metric, factor that converts its values to those on the y axis, unit on the y axis, function that
 # formats its values).
 _METRICS = (('loss', 1., '', format_number), ('accuracy', 100., ' (%)', format_percent))
@@ -48,8 +65,8 @@ def _draw_step_times(global_steps: np.ndarray, mean_secs: np.ndarray,
   num_above = int(np.sum(max_secs > top_secs))
   caption = 'Steady steps: excluding the warm-up, checkpoints and evaluations.'
   if num_above:
-    caption += ' {} of {} points are above the top of the chart, up to {}.'.format(
-        num_above, len(global_steps), format_secs(max_secs.max()))
+    caption += ' {} of {} points are above the top of the chart.'.format(
+        num_above, len(global_steps))
   return draw_chart(
       'step-time.png', 'Line chart of the step time up to global step {}: median {}, maximum {}, '
       'last point {}.'.format(global_steps[-1], *map(format_secs, (
@@ -67,7 +84,7 @@ def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> C
   factor, unit = choose_secs_unit(float(bin_edges[largest_bin + 1]))
   lines = [
       Line(color, [percentiles[name] * factor] * 2, [0, 1.05 * max_count],
-           '{}: {}'.format(name, format_secs(percentiles[name])), dash=dash)
+           name, dash=dash)
       for name, color, dash in (('p50', 'ink', 0), ('p90', 'green', 5), ('p99', 'red', 2))
       if is_number(percentiles.get(name))]
   return draw_chart(
@@ -87,9 +104,60 @@ def _make_bars(bin_edges: np.ndarray, counts: np.ndarray, unit: str, noun: str) 
 
 
 def draw_curves(curves: Dict[str, Any]) -> Iterator[Chart]:
-  """Yields the charts of loss and accuracy from the contents of `curves.json`."""
-  return _draw_metrics('', [_MetricCurves(curves, 'train_', 'training', 'blue', True),
-                            _MetricCurves(curves, 'eval_', 'evaluation', 'red', True)])
+  """Yields the charts of loss, accuracy and learning rate from the contents of `curves.json`."""
+  x_scale = _XScale([curves])
+  yield from _draw_metrics('', [_MetricCurves(curves, 'train_', 'training', 'blue', True),
+                                _MetricCurves(curves, 'eval_', 'evaluation', 'red', True)], x_scale)
+  curve = _known_points(curves.get('learning_rate'))
+  rates = [rate for _, rate in curve]
+  if len(set(rates)) > 1:
+    xs = x_scale.convert([step for step, _ in curve], curves)
+    yield draw_chart(
+        'learning-rate.png', 'Line chart of the learning rate, from {:.2g} at step {} to {:.2g} at '
+        'step {}.'.format(rates[0], curve[0][0], rates[-1], curve[-1][0]),
+        x_scale.make_axis(xs), _make_value_axis('learning rate', rates, rates),
+        [Line('blue', xs, rates, 'learning rate')], height=220)
+
+
+class _XScale:
+  """The x axis of curves: epochs if they are known for each of the runs, otherwise global steps.
+
+  Args:
+    all_curves: for each run, the contents of its `curves.json`.
+  """
+
+  def __init__(self, all_curves: Sequence[Mapping[str, Any]]) -> None:
+    epochs = [_known_points(curves.get(EPOCH_CURVE)) for curves in all_curves]
+    self._has_epochs = all(len(points) > 1 and points[-1][1] >= 1 for points in epochs)
+    self._epochs = {id(curves): np.array(points) for curves, points in zip(all_curves, epochs)}
+
+  def convert(self, steps: Sequence[float], curves: Mapping[str, Any]) -> np.ndarray:
+    """Converts global steps of a run, which has these curves, to values on the axis."""
+    steps = np.asarray(steps, float)
+    if not self._has_epochs:
+      return steps
+    known_steps, epochs = self._epochs[id(curves)].T
+    # A killed run may have written points after the last known step.
+    slope = (epochs[-1] - epochs[-2]) / (known_steps[-1] - known_steps[-2] or 1)
+    return np.interp(steps, known_steps, epochs) + np.maximum(steps - known_steps[-1], 0) * slope
+
+  def make_axis(self, values: Any) -> Axis:
+    return Axis('epoch' if self._has_epochs else 'global step', *compute_axis_ends(values, .02),
+                is_integer=not self._has_epochs)
+
+
+def _known_points(curve: Optional[Curve]) -> Curve:
+  return [(step, value) for step, value in curve or [] if is_number(value)]
+
+
+def _make_value_axis(label: str, values: Sequence[float],
+                     typical_values: Sequence[float]) -> Axis:
+  """Returns an axis for all values, which is logarithmic if the typical values span decades."""
+  if min(values) > 0 and max(typical_values) >= max(
+      _MIN_RATIO_OF_LOG_SCALE * min(typical_values),
+      _MIN_RATIO_TO_MEDIAN_OF_LOG_SCALE * float(np.median(typical_values))):
+    return Axis(label, *compute_log_axis_ends(values), is_log=True)
+  return Axis(label, *compute_axis_ends(values))
 
 
 class _MetricCurves(NamedTuple):
@@ -98,42 +166,71 @@ class _MetricCurves(NamedTuple):
   Attributes:
     curves: the contents of `curves.json`.
     prefix: `train_` or `eval_`.
+    is_smoothed_only: whether a smoothed curve takes the place of the points of the training.
   """
   curves: Mapping[str, Any]
   prefix: str
   label: str
   color: str
   in_legend: bool
+  is_smoothed_only: bool = False
+
+  def make_lines(self, points: Curve, factor: float, x_scale: _XScale) -> List[Line]:
+    """Returns a line through the points and, if there are many, a smoothed line."""
+    steps, values = np.array(points).T
+    values = values * factor
+    xs = x_scale.convert(steps, self.curves)
+    # Training is a line, and evaluations are points on a dashed line.
+    if self.prefix == 'eval_':
+      return [Line(self.color, xs, values, self.label, 1.6, 5, 6, self.in_legend)]
+    if len(points) < _MIN_SMOOTHED_POINTS:
+      return [Line(self.color, xs, values, self.label, in_legend=self.in_legend)]
+    smoothed = _smooth(steps, values)
+    if self.is_smoothed_only:
+      return [Line(self.color, xs, smoothed, self.label, in_legend=self.in_legend)]
+    return [Line('sky', xs, values, self.label, .8),
+            Line(self.color, xs, smoothed, self.label + ', smoothed')]
 
 
-def _draw_metrics(name_prefix: str, all_curves: Sequence[_MetricCurves],
+def _smooth(steps: np.ndarray, values: np.ndarray) -> np.ndarray:
+  """Returns means of neighboring values, weighted by a Gaussian kernel over the steps."""
+  # The range of the steps is at least as large as the number of points.
+  deviation = _SMOOTHED_FRACTION * (steps[-1] - steps[0])
+  weights = np.exp(-.5 * ((steps[:, np.newaxis] - steps) / deviation) ** 2)
+  smoothed: np.ndarray = weights @ values / weights.sum(1)
+  return smoothed
+
+
+def _draw_metrics(name_prefix: str, all_curves: Sequence[_MetricCurves], x_scale: _XScale,
                   caption: str = '') -> Iterator[Chart]:
   for metric, factor, unit, format_value in _METRICS:
-    lines, descriptions = [], []
-    for curves, prefix, label, color, in_legend in all_curves:
-      curve = [point for point in curves.get(prefix + metric) or [] if is_number(point[1])]
-      if curve:
-        steps, values = np.array(curve).T
-        # Training is a line, and evaluations are points on a dashed line.
-        dash, dot = (5, 6) if prefix == 'eval_' else (0, 0)
-        lines.append(Line(color, steps, values * factor, label, 1.6, dash, dot, in_legend))
+    lines: List[Line] = []
+    descriptions = []
+    for curves in all_curves:
+      points = _known_points(curves.curves.get(curves.prefix + metric))
+      if points:
+        lines += curves.make_lines(points, factor, x_scale)
         descriptions.append('{}, {} at step {}{}'.format(
-            label, format_value(curve[0][1]), curve[0][0], '' if len(curve) == 1
-            else ' to {} at step {}'.format(format_value(curve[-1][1]), curve[-1][0])))
+            curves.label, format_value(points[0][1]), points[0][0], '' if len(points) == 1
+            else ' to {} at step {}'.format(format_value(points[-1][1]), points[-1][0])))
     if lines:
-      steps, values = (np.concatenate(list(coordinates)) for coordinates in zip(
-          *((line.xs, line.ys) for line in lines)))
-      yield draw_chart(name_prefix + metric + '.png', 'Line chart of the {}: {}.'.format(
-          metric, '; '.join(descriptions)),
-                       Axis('global step', *compute_axis_ends(steps, .02), is_integer=True),
-                       Axis(metric + unit, *compute_axis_ends(values)), lines, caption=caption)
+      values = np.concatenate([line.ys for line in lines])
+      # The thin lines, of single batches, do not decide whether the scale is logarithmic.
+      typical = np.concatenate([line.ys for line in lines if line.width > 1])
+      yield draw_chart(
+          name_prefix + metric + '.png',
+          'Line chart of the {}: {}.'.format(metric, '; '.join(descriptions)),
+          x_scale.make_axis(np.concatenate([line.xs for line in lines])),
+          _make_value_axis(metric, values, typical) if metric == 'loss'
+          else Axis(metric + unit, *compute_axis_ends(values)),
+          lines, caption=caption)
 
 
 def draw_confusion_matrix(shown: ShownClasses) -> Chart:
   """Draws a heat map. The opacity of a cell shows its fraction of the examples in its row."""
   rows, matrix, size = shown.rows, shown.matrix, len(shown.rows)
   assert matrix is not None
-  has_counts = size <= _MAX_CLASSES_WITH_COUNTS
+  has_counts = size <= MAX_CLASSES_WITH_COUNTS
   names = [format_tick_label(row.class_name, 'class {}'.format(row.class_index)) for row in rows]
   cells = []
   for (row, column), count in np.ndenumerate(matrix):
@@ -154,9 +251,11 @@ def draw_confusion_matrix(shown: ShownClasses) -> Chart:
   if size < shown.num_classes:
     caption += ' The {} of {:,} classes with the most mistakes.'.format(
         size, shown.num_classes)
-  return draw_chart('confusion-matrix.png', description, Axis(
-      'predicted class', 0, size, ticks=ticks, angle=45 if has_counts else 90),
-                    Axis('true class', size, 0, ticks=ticks), (), cells, caption, 480)
+  layout = lay_out_cells(names, 45 if has_counts else 90)
+  return draw_chart(
+      'confusion-matrix.png', description,
+      Axis('predicted class', 0, size, ticks=ticks, angle=layout.angle),
+      Axis('true class', size, 0, ticks=ticks), (), cells, caption, layout.height, layout.width)
 
 
 def draw_reliability(evaluation: Dict[str, Any]) -> Iterator[Chart]:
@@ -193,6 +292,67 @@ def draw_reliability(evaluation: Dict[str, Any]) -> Iterator[Chart]:
       'The confidence is the probability of the predicted class. Below the dashed line, the model '
       'is over-confident. Bars: the share of the examples in each of {} bins. Calibration error: '
       '{}.'.format(len(bins), format_percent(evaluation.get('calibration_error'))), 360)
+
+
+def draw_threshold_curves(evaluation: Dict[str, Any]) -> Iterator[Chart]:
+  """Draws the ROC curve and the precision-recall curve of an evaluation of two classes.
+
+  Args:
+    evaluation: the contents of `evaluation.json`.
+
+  Yields:
+    The two charts, unless there are no points.
+  """
+  points, class_names = evaluation.get('threshold_curve') or [], list(evaluation['per_class'])
+  if len(points) < 2 or len(class_names) < 2:
+    return
+  name = format_tick_label(class_names[1], 'class 1')
+  recalls, false_positive_rates = (
+      [100 * point[key] for point in points] for key in ('recall', 'false_positive_rate'))
+  chosen = _rates_of_predictions(evaluation)
+  auc, average_precision = (
+      format_number(evaluation.get(key)) for key in ('roc_auc', 'average_precision'))
+  yield draw_chart(
+      'roc.png', 'Line chart of the recall of {} over its false positive rate: the area under the '
+      'curve is {}.'.format(name, auc),
+      Axis('false positive rate (%)', 0, 100), Axis('recall (%)', 0, 100),
+      [Line('ink', [0, 100], [0, 100], 'random scores', 1, 5),
+       Line('blue', false_positive_rates, recalls, 'ROC'), *[
+           Line('red', [100 * rates.false_positive_rate], [100 * rates.recall], 'threshold 0.5',
+                width=0, dot=7) for rates in chosen]],
+      caption='The positive class is {}. Area under the ROC curve (AUC): {}.'.format(name, auc))
+  shares = [evaluation['per_class'][each]['support'] for each in class_names]
+  share = 100 * shares[1] / (sum(shares) or 1)
+  curve = [(100 * point['recall'], 100 * point['precision']) for point in points
+           if is_number(point.get('precision'))]
+  if curve:
+    yield draw_chart(
+        'precision-recall.png', 'Line chart of the precision of {} over its recall: the average '
+        'precision is {}.'.format(name, average_precision),
+        Axis('recall (%)', 0, 100), Axis('precision (%)', 0, 100),
+        [Line('ink', [0, 100], [share, share], 'random scores', 1, 5),
+         Line('blue', [recall for recall, _ in curve], [precision for _, precision in curve],
+              'precision'), *[
+             Line('red', [100 * rates.recall], [100 * rates.precision], 'threshold 0.5', width=0,
+                  dot=7) for rates in chosen]],
+        caption='Area under the precision-recall curve (average precision): {}.'.format(
+            average_precision))
+
+
+class _PredictionRates(NamedTuple):
+  """The rates of the predictions of the positive class, which have the higher probability."""
+  recall: float
+  false_positive_rate: float
+  precision: float
+
+
+def _rates_of_predictions(evaluation: Dict[str, Any]) -> List[_PredictionRates]:
+  """Returns the rates of the predictions; [] if one of them is unknown."""
+  matrix = np.array(evaluation.get('confusion_matrix') or [])
+  if matrix.shape != (2, 2) or not matrix.sum(1).all() or not matrix[:, 1].sum():
+    return []
+  return [_PredictionRates(*(float(matrix[row, 1] / total) for row, total in (
+      (1, matrix[1].sum()), (0, matrix[0].sum()), (1, matrix[:, 1].sum()))))]
 
 
 def draw_output_charts(outputs: Dict[str, Any]) -> Iterator[Chart]:
@@ -264,7 +424,8 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
           height=70 + 28 * len(names))
       break
   yield from _draw_metrics('compared-', [
-      _MetricCurves(curves_of_run, prefix, name + label, color, not label)
+      _MetricCurves(curves_of_run, prefix, name + label, color, not label, True)
       for name, color, curves_of_run in zip(short_names, colors, curves)
-      for prefix, label in (('train_', ''), ('eval_', ', evaluation'))],
-                           'Lines: training. Dashed lines with points: evaluations.')
+      for prefix, label in (('train_', ''), ('eval_', ', evaluation'))], _XScale([
+          each for each in curves if any(each.get(name) for name in each if name != EPOCH_CURVE)]),
+                           'Lines: training, smoothed. Dashed lines with points: evaluations.')

@@ -26,6 +26,7 @@ _MAX_VALUES = 5000  # Of each output. An example may have several values of an o
 _MAX_SHOWN_CLASSES = 30
 _MAX_SHOWN_CONFUSIONS = 10
 _MAX_LOGGED_METRICS = 5  # In a line of the log. The page shows all metrics.
+_MAX_THRESHOLDS = 200
 
 
 def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
@@ -47,6 +48,8 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
         {'examples': int(examples), 'confidence': _divide_or_none(confidence_sum, examples),
          'accuracy': _divide_or_none(correct, examples)}
         for examples, confidence_sum, correct in zip(*metrics['calibration_bins'])]
+    if 'score_counts' in report:
+      report['threshold_curve'] = compute_threshold_curve(*report.pop('score_counts'))
     if 'confusions' in report:
       report['confusions'] = [
           {'label': class_names[true], 'predicted': class_names[predicted], 'examples': examples}
@@ -94,12 +97,41 @@ def _divide_or_none(numerator: float, denominator: float) -> Optional[float]:
   return numerator / denominator if denominator and math.isfinite(numerator) else None
 
 
+def compute_threshold_curve(thresholds: np.ndarray, negatives: np.ndarray,
+                            positives: np.ndarray) -> List[Dict[str, Optional[float]]]:
+  """Computes the points of the ROC curve and the precision-recall curve, by descending threshold.
+
+  Without examples of both classes, there are no points. At most _MAX_THRESHOLDS points are
+  returned, which are about evenly spaced on the ROC curve, from its first to its last point.
+
+  Args:
+    thresholds: the lowest score of each bin, in ascending order.
+    negatives, positives: the numbers of examples of both classes in each bin.
+  """
+  num_negatives, num_positives = negatives.sum(), positives.sum()
+  if not num_negatives or not num_positives:
+    return []
+  filled = np.flatnonzero(negatives + positives)[::-1]
+  false_positives, true_positives = (np.cumsum(counts[filled]) for counts in (negatives, positives))
+  recalls = true_positives / num_positives
+  false_positive_rates = false_positives / num_negatives
+  distances = recalls + false_positive_rates  # From the first point, along the ROC curve.
+  selected = np.unique(np.searchsorted(distances, np.linspace(
+      distances[0], distances[-1], _MAX_THRESHOLDS - 1)))
+  precisions = true_positives / (true_positives + false_positives)
+  return [{'threshold': None, 'recall': 0., 'false_positive_rate': 0., 'precision': None}] + [
+      {'threshold': float(thresholds[filled[index]]), 'recall': float(recalls[index]),
+       'false_positive_rate': float(false_positive_rates[index]),
+       'precision': float(precisions[index])} for index in selected]
+
+
 def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any],
                   mistakes: Sequence[Any]) -> None:
   """Writes examples, and examples whose predicted class is wrong, with their images.
 
   An example has the attributes `image` (pixel values from 0 to 255, [height, width, 1 or 3]),
-  `class_index` (of the true class) and `outputs` (of the model, [num_classes]).
+  `class_index` (of the true class), `probabilities` ([num_classes]) and `identity` (the keys and
+  values that identify it).
   """
   if samples:
     folder = make_report_folder(model_dir)
@@ -120,11 +152,11 @@ def _write_images(folder: str, kind: str, class_names: Sequence[str],
     png = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
     storage.write_bytes(os.path.join(folder, image_name), png.getvalue())
-    probabilities = convert_to_probabilities(sample.outputs)
+    probabilities = convert_to_probabilities(sample.probabilities)
     predicted = int(np.argmax(probabilities))
     items.append({
         'label': class_names[sample.class_index], 'predicted': class_names[predicted],
-        'probability': float(probabilities[predicted]), 'image': image_name})
+        'probability': float(probabilities[predicted]), 'image': image_name, **sample.identity})
   return items
 
 

@@ -1,6 +1,5 @@
 """Draws the charts of the modes `scaling` and `lr_finder`."""
 
-import math
 from typing import Any, Dict, Iterator, List, Tuple
 
 from estimator_train.reports.page_content import format_quantity
@@ -91,8 +90,8 @@ def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:
   rates, losses, smoothed = ([point[key] for point in points]
                              for key in ('learning_rate', 'loss', 'smoothed_loss'))
   # The last losses can be so large that they would flatten the rest of the curve.
-  lowest = min(smoothed)
-  low, high = compute_axis_ends(smoothed[:smoothed.index(lowest) + 1], .5)
+  num_shown = smoothed.index(min(smoothed)) + 1
+  low, high = compute_axis_ends([*smoothed[:num_shown], min(losses[:num_shown])], .1)
   lines = [Line('sky', rates, losses, 'loss', 1), Line('blue', rates, smoothed, 'smoothed loss')]
   descriptions = []
   for key, name, color in (('learning_rate', 'steepest descent', 'green'),
@@ -101,11 +100,9 @@ def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:
       text = '{:.2g}'.format(finder[key])
       lines.append(Line(color, [finder[key]] * 2, [low, high], '{}: {}'.format(name, text), 1, 5))
       descriptions.append('{} at {}'.format(name, text))
-  ticks = [(10. ** decade, '{:g}'.format(10. ** decade)) for decade in range(
-      math.ceil(math.log10(rates[0])), math.floor(math.log10(rates[-1])) + 1)] or [
-          (rates[0], '{:g}'.format(rates[0]))]
   yield draw_chart(
       'lr-finder.png', 'Line chart of the loss over the learning rate, from {:.2g} to {:.2g}: {}.'
       .format(rates[0], rates[-1], ', '.join(
           descriptions or ['smoothed loss ' + format_number(smoothed[-1])])),
-      Axis('learning rate', rates[0], rates[-1], True, ticks), Axis('loss', low, high), lines)
+      Axis('learning rate', rates[0], rates[-1], True), Axis('loss', low, high), lines,
+      caption='The lines end where the loss exceeds the chart.' if max(losses) > high else '')

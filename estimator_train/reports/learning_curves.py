@@ -24,6 +24,8 @@ _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('eval*', 'loss', 'eval_loss'),
            ('eval*', 'accuracy', 'eval_accuracy'),
            ('eval*', 'acc', 'eval_accuracy'))
+# The name of the curve of the number of completed epochs, which StepClock makes.
+EPOCH_CURVE = 'epoch'
 _EVENT_FILES = 'events.out.tfevents.*'
 _MAX_POINTS = 1000
 _CONSEQUENCE_OF_DAMAGE = 'its points are omitted'
@@ -70,14 +72,18 @@ class LossCurve:
       self._steps_per_point *= 2
 
 
-def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = ()) -> None:
+def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = (),
+                          epochs: Optional[Curve] = None) -> None:
   """Writes the curves of this run and of all earlier runs in the same `model_dir`.
 
   Args:
     losses: points of the training loss, which replace the points in the event files from their
       first step on.
+    epochs: see StepClock.epoch_curve. If it is None, an existing file keeps its epochs.
   """
   curves = read_learning_curves(model_dir)
+  if epochs is not None:
+    curves[EPOCH_CURVE] = epochs
   if losses:
     curves['train_loss'] = _downsample([
         point for point in curves['train_loss'] if point[0] < losses[0][0]] + list(losses))
@@ -85,7 +91,10 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
-  """Returns the curves by their names in _CURVES; a curve without events is empty."""
+  """Returns the curves by their names in _CURVES; a curve without events is empty.
+
+  If an earlier `report/curves.json` has the epochs of the steps, they are returned as EPOCH_CURVE.
+  """
   curves_by_folder: Dict[str, Dict[str, Curve]] = {}
   curves: Dict[str, Curve] = {}
   for folder_pattern, tag_pattern, name in _CURVES:
@@ -94,7 +103,9 @@ def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
         if folder not in curves_by_folder:
           curves_by_folder[folder] = _read_curves(folder)
         curves[name] = _downsample(curves_by_folder[folder].get(tag_pattern, []))
-  return {name: curves.get(name, []) for _, _, name in _CURVES}
+  epochs = report_files.read_or_warn(model_dir, 'curves').get(EPOCH_CURVE)
+  return {**{name: curves.get(name, []) for _, _, name in _CURVES},
+          **({EPOCH_CURVE: epochs} if epochs else {})}
 
 
 def read_last_evaluation(model_dir: str) -> Dict[str, float]:

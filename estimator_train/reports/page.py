@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.reports import (
   REPORT_FOLDER,
+  TRAIN_BATCH_FILE,
   evaluation,
   make_report_folder,
   page_content,
@@ -27,11 +28,12 @@ _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 # The files of all charts. If this run has no data for a chart, the file of an earlier run is
 # removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-                'confusion-matrix.png', 'reliability.png', 'output-*.png', 'scaling.png',
-                'scaling-efficiency.png', 'lr-finder.png', 'rates.png', 'compared-loss.png',
-                'compared-accuracy.png')
+                'learning-rate.png', 'confusion-matrix.png', 'reliability.png', 'roc.png',
+                'precision-recall.png', 'output-*.png', 'scaling.png', 'scaling-efficiency.png',
+                'lr-finder.png', 'rates.png', 'compared-loss.png', 'compared-accuracy.png')
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
+_UNKNOWN_EXAMPLE = (None, None)
 
 
 class PageData(NamedTuple):
@@ -89,19 +91,37 @@ def write_page_of_finished_run(model_dir: str, flags: ReportingFlags) -> Optiona
   return None
 
 
-def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequence[str]]],
+class ComparisonRow(NamedTuple):
+  """A row of the table that compares runs.
+
+  Attributes:
+    cells: a text for each run.
+    are_best: for each run, whether its value is the best.
+  """
+  title: str
+  cells: Sequence[str]
+  are_best: Sequence[bool]
+
+  @property
+  def is_same(self) -> bool:
+    """Whether all runs have the same value."""
+    return len(set(self.cells)) == 1
+
+
+def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[ComparisonRow],
                      output_dir: str) -> str:
   """Writes the page that compares runs, and its charts, to `report/`; returns the path of the page.
 
   Args:
-    rows: (title, a cell per run) of each row of the table.
     output_dir: the folder in which `report/` is made.
   """
   from estimator_train.reports import charts  # On demand, so that the program starts fast.
 
+  data = dict.fromkeys(filter(None, (page_content.describe_data(
+      run.data.flags, run.data.throughput.get('dataset')) for run in runs)))
   return _render_page(output_dir, 'comparison.html', charts.draw_comparison_charts(
       [run.name for run in runs], [run.rates for run in runs],
-      [run.data.curves for run in runs]), runs=runs, rows=rows)
+      [run.data.curves for run in runs]), runs=runs, rows=rows, data=list(data))
 
 
 def write_page(model_dir: str, data: Optional[PageData] = None,
@@ -123,16 +143,27 @@ def write_page(model_dir: str, data: Optional[PageData] = None,
                 *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
                 *experiment_charts.draw_scaling_charts(data.scaling),
                 *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
+  confusions: Sequence[evaluation.Confusion] = ()
   if shown_classes is not None:
-    chart_list += charts.draw_reliability(data.evaluation)
+    chart_list += [*charts.draw_reliability(data.evaluation),
+                   *charts.draw_threshold_curves(data.evaluation)]
     if shown_classes.matrix is not None:
       chart_list.append(charts.draw_confusion_matrix(shown_classes))
+    # The cells of a small confusion matrix have the numbers of all mistakes.
+    if shown_classes.matrix is None or len(shown_classes.rows) > charts.MAX_CLASSES_WITH_COUNTS:
+      confusions = shown_classes.confusions
+  mistakes, samples = (data.samples.get(kind, []) for kind in ('mistakes', 'samples'))
+  shown_mistakes = set(map(_identify_sample, mistakes)) - {_UNKNOWN_EXAMPLE}
+  shown_samples = {'mistakes': mistakes, 'samples': [
+      sample for sample in samples if _identify_sample(sample) not in shown_mistakes]}
   return _render_page(
       output_dir or model_dir, 'page.html', chart_list, data=data, content=page_content,
-      classes=shown_classes, defaults=parse_flagfile(to_flagfile(Settings())),
-      name=os.path.basename(os.path.abspath(model_dir)),
-      samples={kind: [_load_sample(model_dir, sample) for sample in data.samples.get(kind, [])]
-               for kind in ('mistakes', 'samples')})
+      classes=shown_classes, confusions=confusions,
+      defaults=parse_flagfile(to_flagfile(Settings())),
+      title=page_content.make_title(data, os.path.basename(os.path.abspath(model_dir))),
+      samples={kind: [_load_sample(model_dir, sample) for sample in shown]
+               for kind, shown in shown_samples.items()},
+      train_batch=_load_image(model_dir, TRAIN_BATCH_FILE))
 
 
 @functools.lru_cache()
@@ -169,6 +200,27 @@ def _render_page(output_dir: str, template: str, charts: Iterable[Any],
   return path
 
 
+class EmbeddedImage(NamedTuple):
+  """An image of the page: the content of a PNG file, and its size in pixels."""
+  png: bytes
+  width: int
+  height: int
+
+
+def _load_image(model_dir: str, name: str) -> Optional[EmbeddedImage]:
+  """Returns an image in `report/`; None if it does not exist, or is not a PNG file."""
+  content = storage.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
+                                 lambda file: file.read(), _CONSEQUENCE_OF_DAMAGE) or b''
+  is_png = content[:8] == _PNG_SIGNATURE and content[12:16] == b'IHDR' and len(content) >= 24
+  width, height = struct.unpack('>II', content[16:24]) if is_png else (0, 0)
+  return EmbeddedImage(content, width, height) if width and height else None
+
+
+def _identify_sample(sample: Dict[str, Any]) -> Tuple[Optional[str], Optional[int]]:
+  """Returns what identifies the example; _UNKNOWN_EXAMPLE in files of earlier versions."""
+  return sample.get('file'), sample.get('example')
+
+
 def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
   """Returns the sample with its PNG file as `png`, and its `width` and `height` in CSS pixels.
 
@@ -177,14 +229,11 @@ def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
   Args:
     sample: an item of samples.json.
   """
-  name, content = sample.get('image') or '', b''
-  if os.path.basename(name) == name:  # A name with folders could lead outside of `report/`.
-    content = storage.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
-                                   lambda file: file.read(), _CONSEQUENCE_OF_DAMAGE) or b''
-  is_png = content[:8] == _PNG_SIGNATURE and content[12:16] == b'IHDR' and len(content) >= 24
-  width, height = struct.unpack('>II', content[16:24]) if is_png else (0, 0)
-  if not width or not height:
+  name = sample.get('image') or ''
+  # A name with folders could lead outside of `report/`.
+  image = _load_image(model_dir, name) if name and os.path.basename(name) == name else None
+  if image is None:
     return dict(sample, png=None)
-  scale = _SAMPLE_SIZE / max(width, height)
-  return dict(sample, png=content, width=max(round(width * scale), 1),
-              height=max(round(height * scale), 1))
+  scale = _SAMPLE_SIZE / max(image.width, image.height)
+  return dict(sample, png=image.png, width=max(round(image.width * scale), 1),
+              height=max(round(image.height * scale), 1))

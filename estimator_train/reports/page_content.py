@@ -7,13 +7,15 @@ are empty.
 
 import datetime
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+import os
+from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.reports import verdicts
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE
 from estimator_train.system import formatting
 from estimator_train.system.formatting import MISSING, format_number, is_number
 
+_MAX_SHOWN_OUTLIERS = 5
 _NO_BREAK_SPACE = '\u00a0'
 # The parts of a step: (key of `shares` in throughput.json, name on the page).
 _STEP_PARTS = (
@@ -40,8 +42,11 @@ _KEYS_SHOWN_ELSEWHERE = ('accuracy', 'average_loss', 'loss', 'regularization_los
 # The metrics of all classes together: (key of evaluation.json, name on the page).
 _CLASSIFIER_METRICS = (
     ('top_5_accuracy', 'Top-5 accuracy'), ('macro_precision', 'Macro precision'),
-    ('macro_recall', 'Macro recall'), ('macro_f1', 'Macro F1'),
-    ('calibration_error', 'Calibration error'))
+    ('macro_recall', 'Macro recall'), ('macro_f1', 'Macro F1'))
+# Further metrics of classes, by the name of the chart whose caption has the value.
+_METRICS_IN_CAPTIONS = {'reliability.png': ('calibration_error', 'Calibration error'),
+                        'roc.png': ('roc_auc', 'Area under the ROC curve'),
+                        'precision-recall.png': ('average_precision', 'Average precision')}
 # The first words of the title of a page, by `--mode`.
 _TITLE_BEGINNINGS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
                  'evaluate': 'Evaluation', 'input_benchmark': 'Input benchmark',
@@ -89,11 +94,51 @@ class OutputResults(NamedTuple):
   charts: List[str]
 
 
-def make_title(throughput: Dict[str, Any], flags: Dict[str, Optional[str]]) -> str:
-  """Returns the title of the page: the mode, the model and the data set."""
-  model, dataset = (throughput.get(name) or flags.get(name) for name in ('model', 'dataset'))
-  kind = _TITLE_BEGINNINGS.get(flags.get('mode') or '', 'Training')
-  return '{} of {} on {}'.format(kind, model, dataset) if model and dataset else 'Report of a run'
+class Title(NamedTuple):
+  """The title of a page.
+
+  Attributes:
+    text: the mode, the model and the data.
+    name: the name of the run.
+  """
+  text: str
+  name: str
+
+
+def make_title(data: Any, name: str) -> Title:
+  """Returns the title of the page of a run.
+
+  Args:
+    data: a PageData.
+    name: the name of the folder of the run.
+  """
+  flags = data.flags
+  model, dataset = (data.throughput.get(key) or flags.get(key) or data.lr_finder.get(key)
+                    for key in ('model', 'dataset'))
+  kind = 'Learning rate finder' if data.lr_finder and not data.throughput else (
+      _TITLE_BEGINNINGS.get(flags.get('mode') or '', 'Training'))
+  return Title('{} of {} on {}'.format(kind, model, describe_data(flags, dataset))
+               if model and dataset else 'Report of a run', name)
+
+
+def describe_data(flags: Dict[str, Optional[str]], dataset: Optional[str]) -> Optional[str]:
+  """Returns the name of the data set or, if a flag has its pattern or folder, of this folder.
+
+  The name of a folder has its last two components.
+
+  Args:
+    flags: the values of the flags of the run; {} if they are unknown.
+    dataset: the name; None to read it from the flags.
+  """
+  dataset = dataset or flags.get('dataset')
+  pattern = flags.get('train_pattern') or (dataset if dataset and os.sep in dataset else None)
+  if flags.get('mode') == 'evaluate':
+    pattern = flags.get('eval_pattern') or pattern
+  if not pattern:
+    return dataset
+  folders = [each for each in os.path.normpath(pattern.split(',')[0]).split(os.sep)
+             if each and not set(each) & set('*?[')]
+  return '/'.join(folders[-2:]) or dataset
 
 
 def describe_run(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
@@ -103,10 +148,10 @@ def describe_run(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
   batch = format_quantity(throughput.get('global_batch_size'), 'examples')
   if (throughput.get('num_replicas') or 1) > 1:
     batch += ', {} per replica'.format(format_number(throughput.get('per_replica_batch_size')))
-  parameters, run_secs = throughput.get('parameters'), throughput.get('run_secs')
+  parameters = throughput.get('parameters')
   values = (
       ('Finished', (throughput.get('finished_at') or '')[:16].replace('T', ' ')),
-      ('Duration', run_secs and str(datetime.timedelta(seconds=round(run_secs)))),
+      ('Duration', _describe_duration(throughput)),
       ('Machine', throughput.get('machine')),
       ('Devices', ', '.join(throughput.get('devices') or [])),
       ('Strategy', throughput.get('distribution_strategy')),
@@ -122,6 +167,16 @@ def describe_run(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
       ('Python', throughput.get('python_version')),
       ('estimator_train', throughput.get('package_version')))
   return [(name, str(value)) for name, value in values if value not in (None, '', MISSING)]
+
+
+def _describe_duration(throughput: Dict[str, Any]) -> str:
+  """Returns the duration of the run and, if it was resumed, of its part after the resume."""
+  run_secs, total_secs, start_step = (
+      throughput.get(key) for key in ('run_secs', 'total_run_secs', 'start_step'))
+  if not start_step:
+    return format_duration(run_secs)
+  text = '{} since step {}'.format(format_duration(run_secs), format_number(start_step))
+  return text if total_secs is None else '{}, {}'.format(format_duration(total_secs), text)
 
 
 def make_headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
@@ -158,11 +213,7 @@ def _make_rate_headline(throughput: Dict[str, Any]) -> Headline:
 
 
 def make_step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
-  """Yields the median step time and the time to the first step, if they are known."""
-  step_secs = throughput.get('steady_step_secs') or throughput.get('step_secs')
-  if step_secs:
-    yield Headline('Step time, median', format_secs(step_secs.get('p50')), [
-        '99 of 100 steps within ' + format_secs(step_secs.get('p99'))])
+  """Yields the time to the first step, if it is known."""
   if is_number(throughput.get('time_to_first_step_secs')):
     parts = throughput.get('first_step_parts_secs') or {}
     start = 'the complete graph' if parts and 'import' not in parts else 'the start of the process'
@@ -214,7 +265,8 @@ def list_output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> 
   its name.
   """
   metrics = {name: value for name, value in evaluation.items()
-             if name not in (*_KEYS_SHOWN_ELSEWHERE, *dict(_CLASSIFIER_METRICS))
+             if name not in (*_KEYS_SHOWN_ELSEWHERE, *dict(_CLASSIFIER_METRICS),
+                             *dict(_METRICS_IN_CAPTIONS.values()))
              and (value is None or is_number(value))}
   loss_suffix, results = '_loss', []
   charts = {name: [VALUES_FILE.format(index), ERRORS_FILE.format(index)]
@@ -232,10 +284,27 @@ def list_output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> 
   return [result for result in results if result.metrics or result.charts]
 
 
-def list_classifier_metrics(evaluation: Dict[str, Any]) -> List[Tuple[str, str]]:
-  """Returns (name, formatted value) of each metric of all classes together."""
-  return [(name, format_percent(evaluation[key])) for key, name in _CLASSIFIER_METRICS
-          if key in evaluation]
+def describe_sample(sample: Dict[str, Any]) -> str:
+  """Returns the name of the file of an example, or its index; '' if both are unknown.
+
+  The record of a TFRecord file is a part of the name.
+  """
+  if sample.get('file'):
+    return os.path.basename(sample['file'])
+  index = sample.get('example')
+  return '' if index is None else 'example {}'.format(index)
+
+
+def list_classifier_metrics(evaluation: Dict[str, Any],
+                            charts: Collection[str]) -> List[Tuple[str, str]]:
+  """Returns (name, formatted value) of each metric of all classes together.
+
+  Args:
+    charts: the names of the charts. A value that is in the caption of a chart is omitted.
+  """
+  metrics = [*_CLASSIFIER_METRICS, *(
+      metric for chart, metric in _METRICS_IN_CAPTIONS.items() if chart not in charts)]
+  return [(name, format_percent(evaluation[key])) for key, name in metrics if key in evaluation]
 
 
 def describe_verdict(throughput: Dict[str, Any],
@@ -277,11 +346,13 @@ def list_step_remarks(throughput: Dict[str, Any]) -> List[str]:
   for kind, pause in sorted((throughput.get('pauses') or {}).items()):
     sentences.append('Pauses for {}: {}, {} in total.'.format(
         kind, format_number(pause['count']), format_secs(pause['secs'])))
-  outliers = throughput.get('outliers')
+  outliers = sorted(throughput.get('outliers') or [], key=lambda outlier: -outlier['secs'])
   if outliers:
-    sentences.append('Much slower than the other steps: ' + ', '.join('step {} ({})'.format(
-        format_number(outlier['global_step']), format_secs(outlier['secs']))
-        for outlier in outliers) + '.')
+    num_others = len(outliers) - _MAX_SHOWN_OUTLIERS
+    sentences.append('Much slower than the other steps: {}{}.'.format(', '.join(
+        'step {} ({})'.format(format_number(outlier['global_step']), format_secs(outlier['secs']))
+        for outlier in outliers[:_MAX_SHOWN_OUTLIERS]), '; throughput.json has {} more'.format(
+            num_others) if num_others > 0 else ''))
   return sentences
 
 
@@ -292,6 +363,12 @@ def format_quantity(value: Optional[float], unit: str) -> str:
 def format_secs(value: Optional[float]) -> str:
   """Formats a duration in h, min, s, ms or µs."""
   return _without_break(formatting.format_secs(value))
+
+
+def format_duration(secs: Optional[float]) -> str:
+  """Formats a duration as hours, minutes and seconds."""
+  return str(datetime.timedelta(seconds=round(secs))) if (
+      secs is not None and is_number(secs)) else MISSING
 
 
 def format_percent(fraction: Optional[float]) -> str:

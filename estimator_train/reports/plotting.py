@@ -16,10 +16,12 @@ from PIL import Image, ImageDraw, ImageFont
 from estimator_train.system.formatting import format_number
 
 # In CSS pixels. A phone shows a chart at 3/4 of this width, and its text is still legible.
-_WIDTH = 480
+WIDTH = 480
 _FONT_SIZE, _SMALL_FONT_SIZE, _LINE_HEIGHT, _MARGIN = 12, 9.5, 17, 8
 _MAX_LARGE_TICKS = 12
-_FONT_FILE = os.path.join(os.path.dirname(__file__), 'fonts', 'DejaVuSans.ttf')
+_LABEL_GAP = 10  # Between the label of the y axis and the plot.
+_MAX_CELL_SIZE, _MIN_LARGE_CELL_SIZE = 72, 45
+FONT_FILE = os.path.join(os.path.dirname(__file__), 'fonts', 'DejaVuSans.ttf')
 # In pixels per CSS pixel. PNG files have twice the resolution, to be sharp on phones and in print.
 # Everything except text is drawn with twice the resolution of the PNG file, and then reduced,
 # because Pillow draws lines with hard edges.
@@ -41,12 +43,13 @@ class Chart(NamedTuple):
   Attributes:
     name: the name of the PNG file, by which the templates refer to the chart.
     description: a text for readers who cannot see the chart.
-    height: in CSS pixels.
+    width, height: in CSS pixels.
     shapes: the parts of the chart, which charts.html writes as SVG.
   """
   name: str
   description: str
   caption: str
+  width: int
   height: int
   shapes: List[Dict[str, Any]]
   png: bytes
@@ -57,8 +60,9 @@ class Axis(NamedTuple):
 
   Attributes:
     low, high: the values at the ends. If the values descend, `low` is greater than `high`.
-    is_log: whether the scale is logarithmic. Such an axis requires `ticks`.
-    ticks: (value, text) of each tick. If empty, the ticks are multiples of a simple number.
+    is_log: whether the scale is logarithmic.
+    ticks: (value, text) of each tick. If empty, the ticks are multiples of a simple number or, on a
+      logarithmic scale, powers of ten, perhaps with their multiples by 2 and 5.
     angle: the angle in degrees by which the texts of the ticks are rotated.
   """
   label: str
@@ -70,15 +74,17 @@ class Axis(NamedTuple):
   is_integer: bool = False
 
   def to_fractions(self, values: Any) -> np.ndarray:
-    """Converts values to fractions of the axis. Values beyond an end become 0 or 1."""
+    """Converts values to fractions of the axis, which are from 0 to 1 between its ends."""
     low, high, values = (np.log10(each) if self.is_log else np.asarray(each, float)
                          for each in (self.low, self.high, values))
-    return np.clip((values - low) / (high - low or 1), 0, 1)
+    return (values - low) / (high - low or 1)
 
   def make_ticks(self, max_ticks: int) -> Sequence[Tuple[float, str]]:
     """Returns (value, text) of each tick; by default, there are about `max_ticks`."""
     if self.ticks:
       return self.ticks
+    if self.is_log:
+      return _make_log_ticks(self.low, self.high, max_ticks)
     min_step = (self.high - self.low) / max_ticks
     magnitude = 10. ** math.floor(math.log10(min_step))
     step = magnitude * next(
@@ -132,6 +138,23 @@ def compute_axis_ends(values: Any, margin: float = .05) -> Tuple[float, float]:
   return low - margin, high + margin
 
 
+def compute_log_axis_ends(values: Any) -> Tuple[float, float]:
+  """Like compute_axis_ends, but for positive values on a logarithmic scale."""
+  low, high = compute_axis_ends(np.log10(values))
+  return 10 ** low, 10 ** high
+
+
+def _make_log_ticks(low: float, high: float, max_ticks: int) -> List[Tuple[float, str]]:
+  decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+  for factors in ((1, 2, 5), (1,)):
+    ticks = [factor * 10. ** decade for decade in decades for factor in factors
+             if low <= factor * 10. ** decade <= high]
+    if len(ticks) <= 1.5 * max_ticks:
+      break
+  ticks = ticks[::-(-len(ticks) // int(1.5 * max_ticks)) or 1] or [low]
+  return [(tick, '{:g}'.format(tick)) for tick in ticks]
+
+
 @functools.lru_cache()
 def _load_font(size: float) -> ImageFont.FreeTypeFont:
   """Returns the font of the PNG files, which has Latin, Greek and Cyrillic letters only.
@@ -139,7 +162,7 @@ def _load_font(size: float) -> ImageFont.FreeTypeFont:
   The SVG uses the fonts of the browser, which have all letters.
   """
   # The basic layout engine, 0, has no ligatures, but is much faster.
-  return ImageFont.truetype(_FONT_FILE, int(size * _PNG_SCALE), layout_engine=0)
+  return ImageFont.truetype(FONT_FILE, int(size * _PNG_SCALE), layout_engine=0)
 
 
 def _measure_width(text: str) -> float:
@@ -151,9 +174,10 @@ def _measure_width(text: str) -> float:
 class _Canvas:
   """Collects shapes and draws them. Coordinates are CSS pixels from the top left corner."""
 
-  def __init__(self, height: int) -> None:
+  def __init__(self, width: int, height: int) -> None:
+    self.width = width
     self.shapes: List[Dict[str, Any]] = []
-    self._image = Image.new('RGB', (_WIDTH * _DRAWN_SCALE, height * _DRAWN_SCALE), 'white')
+    self._image = Image.new('RGB', (width * _DRAWN_SCALE, height * _DRAWN_SCALE), 'white')
     self._draw = ImageDraw.Draw(self._image, 'RGBA')
 
   def add_line(self, points: Points, color: str, width: float = 1, dash: float = 0) -> None:
@@ -207,14 +231,39 @@ def _split_into_dashes(points: Points, dash: float) -> Iterator[Points]:
     yield list(zip(np.interp(stops, lengths, xs), np.interp(stops, lengths, ys)))
 
 
+class CellLayout(NamedTuple):
+  """The size of a chart of square cells, and the angle of the texts of its x axis."""
+  width: int
+  height: int
+  angle: int
+
+
+def lay_out_cells(names: Sequence[str], angle: int) -> CellLayout:
+  """Chooses the size of a chart whose rows and columns of square cells have the same names.
+
+  Args:
+    angle: the angle in degrees of names that are wider than a cell.
+  """
+  name_width = max(map(_measure_width, names))
+  left = _MARGIN + max(_LINE_HEIGHT, name_width)
+  cell_size = min(_MAX_CELL_SIZE, (WIDTH - left - 2 * _MARGIN) / len(names))
+  angle = 0 if name_width <= cell_size - 4 else angle
+  size = cell_size * len(names)
+  return CellLayout(
+      math.ceil(left + size + max(2 * _MARGIN, name_width / 2 * (not angle))),
+      math.ceil(_LABEL_GAP - 4 + size + 3 * _LINE_HEIGHT + _MARGIN / 2 + (
+          math.sin(math.radians(angle)) * name_width)), angle)
+
+
 def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line] = (),
-               boxes: Sequence[Box] = (), caption: str = '', height: int = 300) -> Chart:
-  """Draws a chart with two axes and a legend. Points beyond an end of an axis are moved to it."""
-  canvas, x_ticks, y_ticks = _Canvas(height), x_axis.make_ticks(6), y_axis.make_ticks(5)
+               boxes: Sequence[Box] = (), caption: str = '', height: int = 300,
+               width: int = WIDTH) -> Chart:
+  """Draws a chart with two axes and a legend. Lines are cut off at the ends of the y axis."""
+  canvas, x_ticks, y_ticks = _Canvas(width, height), x_axis.make_ticks(6), y_axis.make_ticks(5)
   slope = math.sin(math.radians(x_axis.angle))
   left = _MARGIN + max(_LINE_HEIGHT, *(_measure_width(text) for _, text in y_ticks))
-  right = _WIDTH - max(2 * _MARGIN, _measure_width(x_ticks[-1][1]) / 2 * (not slope))
-  top = 6 + _draw_y_label_and_legend(canvas, y_axis.label, [
+  right = width - max(2 * _MARGIN, _measure_width(x_ticks[-1][1]) / 2 * (not slope))
+  top = _LABEL_GAP + _draw_y_label_and_legend(canvas, y_axis.label, [
       line for line in lines if line.label and line.in_legend])
   bottom = height - 2 * _LINE_HEIGHT - _MARGIN / 2 - slope * max(
       _measure_width(text) for _, text in x_ticks)
@@ -237,22 +286,48 @@ def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: S
         canvas.add_line(ends, 'line')
   canvas.add_text((left + right) / 2, height - 5, x_axis.label, 'middle', 'faint')
   for box in boxes:
-    corners = to_pixels([box.x0, box.x1], [box.y0, box.y1])
+    corners = [(min(max(x, left), right), min(max(y, top), bottom))
+               for x, y in to_pixels([box.x0, box.x1], [box.y0, box.y1])]
     canvas.add_box(corners, box.color, box.opacity, box.tip)
     if box.text:
       x, y = np.mean(corners, axis=0)
       canvas.add_text(x, y + 4, box.text, 'middle', 'page' if box.opacity > .55 else 'ink',
-                      size=_SMALL_FONT_SIZE)
+                      size=_FONT_SIZE if corners[1][0] - corners[0][0] >= _MIN_LARGE_CELL_SIZE
+                      else _SMALL_FONT_SIZE)
   canvas.add_line([(left, bottom), (right, bottom)], 'faint')
   lines_and_points = [(line, to_pixels(line.xs, line.ys)) for line in lines if len(line.xs)]
   for line, points in lines_and_points:
     if line.width and len(points) > 1:
-      canvas.add_line(points, line.color, line.width, line.dash)
+      for polyline in _cut_off(points, top, bottom):
+        canvas.add_line(polyline, line.color, line.width, line.dash)
     if line.dot or len(points) == 1:
-      canvas.add_dots(points, line.color, line.dot or 5)
+      canvas.add_dots([(x, y) for x, y in points if top - .5 <= y <= bottom + .5], line.color,
+                      line.dot or 5)
   if not boxes:  # The tooltips of lines would hide those of boxes.
     _add_line_tips(canvas, lines_and_points, x_axis.label, (left, right), (top, bottom))
-  return Chart(name, description, caption, height, canvas.shapes, canvas.to_png())
+  return Chart(name, description, caption, width, height, canvas.shapes, canvas.to_png())
+
+
+def _cut_off(points: Points, top: float, bottom: float) -> Iterator[Points]:
+  """Yields the parts of a polyline that are between two heights."""
+  part: Points = []
+  for (x0, y0), (x1, y1) in zip(points, points[1:]):
+    # The fractions of the segment at which it enters and leaves the area.
+    enters, leaves = 0., 1.
+    if y0 != y1:
+      enters, leaves = sorted(((top - y0) / (y1 - y0), (bottom - y0) / (y1 - y0)))
+      enters, leaves = max(enters, 0.), min(leaves, 1.)
+    elif not top <= y0 <= bottom:
+      continue
+    if enters < leaves:
+      if not part or enters:
+        part = [(x0 + enters * (x1 - x0), y0 + enters * (y1 - y0))]
+      part.append((x0 + leaves * (x1 - x0), y0 + leaves * (y1 - y0)))
+    if part and leaves < 1:
+      yield part
+      part = []
+  if part:
+    yield part
 
 
 def _add_line_tips(canvas: _Canvas, lines_and_points: Sequence[Tuple[Line, Points]], x_label: str,
@@ -260,8 +335,8 @@ def _add_line_tips(canvas: _Canvas, lines_and_points: Sequence[Tuple[Line, Point
   """Adds invisible columns whose tooltips have the values of all curves."""
   tips: Dict[float, Dict[str, str]] = {}
   for line, points in lines_and_points:
-    # A curve has one point for each x. Other lines are scatter charts or vertical lines.
-    if line.label and len(set(line.xs)) == len(points):
+    # Scatter charts have no line, and all points of a vertical line have the same x.
+    if line.label and line.width and (len(points) == 1 or len(set(line.xs)) > 1):
       for (pixel_x, _), x, y in zip(points, line.xs, line.ys):
         tips.setdefault(round(pixel_x / _TIP_WIDTH), {})[line.label] = '{}: {} at {} {}'.format(
             line.label, format_number(float(y)), x_label, format_number(float(x)))
@@ -278,7 +353,7 @@ def _draw_y_label_and_legend(canvas: _Canvas, y_label: str, lines: Sequence[Line
   x += _measure_width(y_label) + 3 * _MARGIN if y_label else 0
   for line in lines:
     width = 24 + _measure_width(line.label)
-    if x > 2 and x + width > _WIDTH:
+    if x > 2 and x + width > canvas.width:
       x, y = 2., y + _LINE_HEIGHT
     if line.width:
       canvas.add_line([(x, y - 4), (x + 19, y - 4)], line.color, line.width, line.dash)

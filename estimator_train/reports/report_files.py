@@ -45,9 +45,10 @@ THROUGHPUT_FIELDS = {
     # their mean size, may then be a fraction.
     **_each(_RATE, 'examples_per_sec', 'examples_per_sec_per_replica', 'steady_examples_per_sec',
             'steps_per_sec', 'steady_steps_per_sec', 'per_replica_batch_size'),
-    **_each(_SECS, 'run_secs', 'standard_error_secs', 'wall_secs', 'time_to_first_step_secs'),
-    **_each(_COUNT, 'steps_timed', 'warmup_steps', 'global_step', 'global_batch_size',
-            'num_replicas', 'num_workers'),
+    **_each(_SECS, 'run_secs', 'total_run_secs', 'standard_error_secs', 'wall_secs',
+            'time_to_first_step_secs'),
+    **_each(_COUNT, 'steps_timed', 'warmup_steps', 'start_step', 'global_step',
+            'global_batch_size', 'num_replicas', 'num_workers'),
     **_each(text, 'model', 'dataset', 'finished_at', 'machine', 'distribution_strategy', 'verdict',
             'tensorflow_version', 'python_version', 'package_version'),
     **_each(mapping(optional(number(-_MAX_SECS, _MAX_SECS))), 'step_secs', 'steady_step_secs',
@@ -70,13 +71,17 @@ def _check_matrix(value: Any) -> Any:
 _EVALUATION = fields({}, {
     # Without classes, a metric of the model can have any of these names.
     **_each(number(), 'accuracy', 'top_5_accuracy', 'macro_precision', 'macro_recall', 'macro_f1',
-            'calibration_error', 'average_loss', 'loss', 'regularization_loss'),
+            'calibration_error', 'roc_auc', 'average_precision', 'average_loss', 'loss',
+            'regularization_loss'),
     **_each(_COUNT, 'examples', 'global_step'),
     **_optional({'confusion_matrix': _check_matrix, 'checkpoint': text, 'examples_digest': text,
                  'differs_from_run': list_of(text), 'confusions': list_of(fields({
                      'label': text, 'predicted': text, 'examples': _COUNT})),
                  'calibration_bins': list_of(fields({'examples': _COUNT}, _optional({
                      'confidence': number(), 'accuracy': _FRACTION}))),
+                 'threshold_curve': list_of(fields({
+                     'recall': _FRACTION, 'false_positive_rate': _FRACTION}, _each(
+                         _FRACTION, 'threshold', 'precision'))),
                  'per_class': mapping(fields({'support': _COUNT}, _each(
                      _FRACTION, 'precision', 'recall', 'f1')))})})
 
@@ -125,7 +130,8 @@ def _check_outputs(value: Any) -> Any:
 
 
 _SAMPLES = list_of(fields({'label': text, 'predicted': text}, _optional(
-    {'probability': number(0, 1.001), 'image': text})))  # The sum of float32 outputs is about 1.
+    {'probability': number(0, 1.001),  # The sum of float32 outputs is about 1.
+     'image': text, 'file': text, 'example': _COUNT})))
 # The check of each file, by the name of the file without its extension.
 CHECKS: Dict[str, Check] = {
     'throughput': fields({}, THROUGHPUT_FIELDS),
@@ -136,6 +142,7 @@ CHECKS: Dict[str, Check] = {
     'scaling': _check_scaling,
     'lr_finder': fields({}, {
         **_each(number(1e-60, 1e60), 'learning_rate', 'min_loss_rate'),
+        **_each(text, 'model', 'dataset'),
         'points': list_of(fields({'learning_rate': number(1e-60, 1e60), 'loss': number(),
                                   'smoothed_loss': number()}))}),
     'ledger': fields({}, {'workload': optional(text), 'rows': list_of(mapping(optional(text)))}),

@@ -36,8 +36,10 @@ class RunTimes(NamedTuple):
       when the graph is complete. Empty if no step was run.
     global_step: the global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
-    traced_steps: values of StepMonitor.local_step. In synchronous training, these are global steps.
+    traced_steps: values of StepMonitor.local_step.
     discarded_steps: the number of steps at the start of the run whose times are no longer stored.
+    local_step: StepMonitor.local_step after the last step; None if it is `global_step`, as in
+      synchronous training.
   """
   start_times: Sequence[float]
   end_times: Sequence[float]
@@ -48,6 +50,7 @@ class RunTimes(NamedTuple):
   pauses: Sequence[Pause] = ()
   traced_steps: FrozenSet[int] = frozenset()
   discarded_steps: int = 0
+  local_step: Optional[int] = None
 
   @property
   def time_to_first_step_secs(self) -> Optional[float]:
@@ -95,12 +98,14 @@ def select_timed_steps(times: RunTimes, warmup_steps: int) -> TimedSteps:
   boundaries = np.concatenate([times.start_times[:1], times.end_times])[first:]
   wall_secs = np.diff(boundaries)
   secs_without_pauses, pauses = _subtract_pauses(boundaries, times.pauses)
-  global_step = np.arange(len(wall_secs)) + times.global_step - len(wall_secs) + 1
+  offsets = np.arange(1 - len(wall_secs), 1)  # From the last step.
+  local_step = times.global_step if times.local_step is None else times.local_step
   session_run_secs = np.subtract(times.end_times, times.start_times)[first:]
   # Clipped because waits are measured by the system clock, which may be adjusted during a step.
   input_wait_secs = np.clip(times.input_wait_secs[first:], 0, session_run_secs)
-  return TimedSteps(global_step, wall_secs, session_run_secs, input_wait_secs, secs_without_pauses,
-                    np.isin(global_step, list(times.traced_steps)), pauses)
+  return TimedSteps(offsets + times.global_step, wall_secs, session_run_secs, input_wait_secs,
+                    secs_without_pauses, np.isin(offsets + local_step, list(times.traced_steps)),
+                    pauses)
 
 
 def compute_figures(steps: TimedSteps, conditions: Mapping[str, Any]) -> Dict[str, Any]:

@@ -106,6 +106,25 @@ def read_end_time_and_duration(start_up: StartUpTimer) -> Dict[str, Any]:
           'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}
 
 
+def compute_total_secs(model_dir: str, start_step: int, run_secs: float) -> Optional[float]:
+  """Returns the duration of all runs in a folder up to now; None if it is unknown.
+
+  It is unknown if the previous run was killed after `start_step` was saved, because only a run that
+  ends writes its duration. Must be called before this run writes `throughput.json`.
+
+  Args:
+    start_step: the global step at which this run started.
+    run_secs: the duration of this run.
+  """
+  if not start_step:
+    return run_secs
+  previous = report_files.read_or_warn(model_dir, 'throughput', 'the total duration is unknown')
+  previous_secs: Optional[float] = previous.get('total_run_secs')
+  if previous_secs is None or previous.get('global_step') != start_step:
+    return None
+  return previous_secs + run_secs
+
+
 def make_training_result(flags: RunFlags, times: RunTimes) -> Dict[str, Any]:
   """Returns the result of a training task, without the throughput."""
   return {'mode': flags.mode, 'model_dir': flags.model_dir,

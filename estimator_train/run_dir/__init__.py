@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from typing import BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
@@ -93,6 +93,7 @@ class RunDir:
       model.ckpt-STEP.*  the checkpoints
       keras/             the initial weights
       best/              the best checkpoint
+      best.h5, model.h5  the Keras models of the best and of the last checkpoint
       eval/, events.*    TensorBoard's data
       report/, *.json    the reports
       evaluations/       the reports of evaluations of other examples, or of other checkpoints
@@ -114,8 +115,7 @@ class RunDir:
 
   def read_flags(self) -> Dict[str, str]:
     """Returns the flags of the last training run, by name; empty for a new folder."""
-    flags = settings_lib.parse_flagfile(self._read_text(FLAGS_FILE))
-    return {name: value for name, value in flags.items() if value is not None}
+    return {name: value for name, value in self._read_flag_texts().items() if value is not None}
 
   def check_flags(self, settings: settings_lib.Settings, changeable_flags: Sequence[str]) -> None:
     """Raises a UserError if the last training run had other values of flags that cannot change."""
@@ -127,8 +127,9 @@ class RunDir:
 
   def flag_differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
     """Returns a text for each of these flags that had another value in the last training run."""
-    recorded_flags: Mapping[str, Optional[str]] = self.read_flags()
-    current_flags = settings_lib.to_texts(settings)
+    current_flags, recorded_flags = settings_lib.to_texts(settings), self._read_flag_texts()
+    if recorded_flags:  # A flag that is newer than this run had its default in the run.
+      recorded_flags = {**settings_lib.to_texts(settings_lib.Settings()), **recorded_flags}
     return ['{} before and {} now'.format(*(
         'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
         for flags in (recorded_flags, current_flags)))
@@ -203,6 +204,10 @@ class RunDir:
       return next(iter(read_checkpoint_list(self.path)), None)
     except UserError:
       return None
+
+  def _read_flag_texts(self) -> Dict[str, Optional[str]]:
+    """Returns the recorded flags by name; None for a flag that is recorded as not set."""
+    return settings_lib.parse_flagfile(self._read_text(FLAGS_FILE))
 
   def _read_text(self, name: str) -> str:
     """Returns the text of a file, or '' if it is missing; raises a UserError if it is damaged."""

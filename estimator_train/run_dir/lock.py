@@ -33,9 +33,19 @@ _OWNER_TIMEOUT_SECS = 15.
 _POLL_SECS = 0.5
 
 
+class FolderLocked(UserError):
+  """Another process has locked the folder.
+
+  Attributes:
+    flags_digest: the argument with which the process has locked the folder; None if it is unknown.
+  """
+  flags_digest: Optional[str] = None
+
+
 @contextlib.contextmanager
 def lock_folder(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
-                owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
+                owner_timeout_secs: float = _OWNER_TIMEOUT_SECS,
+                flags_digest: Optional[str] = None) -> Iterator[None]:
   """Makes a folder if it is missing, and locks it during a `with` block.
 
   Atomic writes to the folder in the block raise a RunLockLost if this process no longer owns the
@@ -44,15 +54,17 @@ def lock_folder(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SEC
   Args:
     owner_timeout_secs: the seconds without a touch after which an owner on another machine is
       assumed to have ended.
+    flags_digest: identifies the flags of the run for other processes; None if no run trains.
 
   Raises:
-    UserError: another process has locked the folder, or the folder is not writable.
+    FolderLocked: another process has locked the folder.
+    UserError: the folder is not writable.
   """
   is_new = not os.path.isdir(model_dir)
   make_folder(model_dir)
   path = os.path.join(model_dir, LOCK_FILE)
   try:
-    lock = _acquire_lock(path, owner_timeout_secs)
+    lock = _acquire_lock(path, owner_timeout_secs, flags_digest)
   except OSError as error:
     raise UserError('--model_dir cannot be written to',
                     '{} ({})'.format(path, error.strerror),
@@ -79,7 +91,7 @@ class _RunLock:
     file: the open lock file, which this process has locked.
   """
 
-  def __init__(self, path: str, file: BinaryIO) -> None:
+  def __init__(self, path: str, file: BinaryIO, flags_digest: Optional[str]) -> None:
     self._path, self._file = path, file
     self._folder_descriptor = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY)
     self._is_lost_or_released = False
@@ -87,7 +99,8 @@ class _RunLock:
     self._mutex = threading.RLock()
     self._owner_record = json.dumps({
         'host': socket.gethostname(), 'pid': os.getpid(), 'boot': machine.boot_id(),
-        'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'id': secrets.token_hex(8)}).encode('utf-8')
+        'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'id': secrets.token_hex(8),
+        'flags': flags_digest}).encode('utf-8')
     file.truncate(0)
     file.write(self._owner_record)
 
@@ -172,7 +185,8 @@ def _is_same_inode(status: os.stat_result, descriptor: int) -> bool:
     return False
 
 
-def _acquire_lock(path: str, owner_timeout_secs: float) -> _RunLock:
+def _acquire_lock(path: str, owner_timeout_secs: float,
+                  flags_digest: Optional[str]) -> _RunLock:
   """Opens and locks the lock file, and records this process as the owner."""
   while True:
     with contextlib.ExitStack() as stack:
@@ -186,7 +200,7 @@ def _acquire_lock(path: str, owner_timeout_secs: float) -> _RunLock:
       with contextlib.suppress(FileNotFoundError):
         if locks.is_at_path(file.fileno(), path):
           _check_previous_owner_has_ended(path, supports_locks, owner_timeout_secs)
-          lock = _RunLock(path, file)
+          lock = _RunLock(path, file, flags_digest)
           stack.pop_all()  # Keep the file open, which keeps the lock.
           return lock
 
@@ -240,10 +254,12 @@ def _read_owner(path: str) -> Optional[Dict[str, Any]]:
   return None
 
 
-def _locked_error(path: str, owner: Optional[Dict[str, Any]]) -> UserError:
-  return UserError('another run is writing to this --model_dir',
-                   '{} is locked by {}'.format(path, _describe_owner(owner or {})),
-                   'wait for that run or stop it, or give another --model_dir')
+def _locked_error(path: str, owner: Optional[Dict[str, Any]]) -> FolderLocked:
+  error = FolderLocked('another run is writing to this --model_dir',
+                       '{} is locked by {}'.format(path, _describe_owner(owner or {})),
+                       'wait for that run or stop it, or give another --model_dir')
+  error.flags_digest = (owner or {}).get('flags')
+  return error
 
 
 def _describe_owner(owner: Dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Translates disk and memory errors into errors for users."""
+"""Translates disk, memory and GPU errors into errors for users."""
 
 import errno
 import os
@@ -22,13 +22,41 @@ _TOO_MANY_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE)
 _OUT_OF_MEMORY_PATTERN = re.compile(
     r'OOM when allocating tensor with shape(\[[\d,]*\]) and type (\w+) on '
     r'(?:/job:\S*/task:\d+)?(\S+) by allocator')
+_ROOT_NUMBER_PATTERN = re.compile(r'^\(\d+\) ')
+# Other errors of GPUs: a pattern, what failed, and the remedy. The first match counts. The texts
+# are those of TensorFlow 1.15 in public reports; see docs/docker.md.
+_MEMORY_REMEDY = ('free the memory that other processes use (see nvidia-smi), select another GPU '
+                  'by CUDA_VISIBLE_DEVICES, or give a smaller --batch_size')
+_GPU_ERRORS = tuple((re.compile(pattern), what, remedy) for pattern, what, remedy in (
+    ("No OpKernel was registered to support Op 'Cudnn", 'the model requires a GPU',
+     'give --num_gpus=1, or replace CuDNNLSTM by LSTM(recurrent_activation="sigmoid") and CuDNNGRU '
+     'by GRU(recurrent_activation="sigmoid", reset_after=True), which compute the same'),
+    ('Dst tensor is not initialized|CUDA_ERROR_OUT_OF_MEMORY|Status: out of memory|'
+     'CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED', 'out of memory on a GPU',
+     _MEMORY_REMEDY),
+    ('driver version is insufficient', 'the driver of the GPU is too old',
+     'install a newer one; --mode=doctor names the version'),
+    ('devices are busy or unavailable', 'another process has the GPU for itself',
+     'end it, select another GPU by CUDA_VISIBLE_DEVICES, or run `nvidia-smi -c 0` as root'),
+    ('no kernel image|kernel image is invalid', 'TensorFlow does not support the GPU',
+     '--mode=doctor names the build that does'),
+    ('mapped to multiple CUDA devices', 'this process already uses other GPUs',
+     'create no session before the run, or start a new process'),
+    ('NCCL', 'NCCL failed', 'NCCL_DEBUG=WARN shows the reason; in Docker, give `--shm-size=1g '
+     '--ulimit memlock=-1`; --all_reduce_alg=hierarchical_copy does not use NCCL'),
+    (r'cuDNN|CUDNN_STATUS|CUBLAS|Blas \w+ launch failed|BLAS support|DNN library|CUDA_ERROR|ptxas|'
+     r'Failed to call Then|CUDA runtime|cuda\w+\(\) failed|failed call to cu',
+     'a library of CUDA failed',
+     'free the memory that other processes use (see nvidia-smi), and check the build and the '
+     'driver by --mode=doctor'),
+))
 # This error of the dynamic linker means that the address space is too small.
 _MAPPING_FAILURE_PATTERN = re.compile('failed to map segment|cannot allocate memory', re.IGNORECASE)
 
 
 def translate_error(error: BaseException, settings: Settings, run_dir: Optional[RunDir],
                     previous_save_time_ns: Optional[int]) -> Optional[Exception]:
-  """Translates a disk or memory error for users; returns None for any other error.
+  """Translates a disk, memory or GPU error for users; returns None for any other error.
 
   Args:
     run_dir: None if the mode has no `model_dir`.
@@ -39,9 +67,10 @@ def translate_error(error: BaseException, settings: Settings, run_dir: Optional[
   if isinstance(error, UserError) and cause is not None and not isinstance(cause, OSError):
     # For example, `the function of --model failed` can have been caused by a lack of memory.
     error = cause
-  memory_error = _translate_memory_error(error, settings.optimizer)
-  if memory_error is not None:
-    return memory_error
+  translated = (_translate_memory_error(error, settings.optimizer)
+                or _translate_gpu_error(error))
+  if translated is not None:
+    return translated
   disk_errno = _find_disk_errno(error)
   if disk_errno is None or isinstance(error, UserError):
     return None
@@ -114,7 +143,7 @@ def _describe_scarce_resource(disk_errno: Optional[int], path: Optional[str]) ->
 
 def _translate_memory_error(error: BaseException,
                             flags: OptimizerFlags) -> Optional[UserError]:
-  match = _OUT_OF_MEMORY_PATTERN.search(first_line(error))
+  match = _OUT_OF_MEMORY_PATTERN.search(_message_of(error))
   if match:
     shape, dtype, device = match.groups()
     what, prefix = 'out of memory on ' + device, 'a {} tensor of shape {} at '.format(dtype, shape)
@@ -130,6 +159,25 @@ def _translate_memory_error(error: BaseException,
   return UserError(what, '{}--batch_size={}'.format(prefix, flags.batch_size),
                    'give a smaller --batch_size (the global batch size), or a smaller --model or '
                    '--image_size')
+
+
+def _translate_gpu_error(error: BaseException) -> Optional[UserError]:
+  for line in _message_of(error).splitlines():
+    for pattern, what, remedy in _GPU_ERRORS:
+      if pattern.search(line):
+        return UserError(what, _ROOT_NUMBER_PATTERN.sub('', line.strip()), remedy)
+  return None
+
+
+def _message_of(error: BaseException) -> str:
+  """Returns the message of an error of TensorFlow without the operations; '' for other errors.
+
+  If operations fail on several devices, the first line is `2 root error(s) found.`, and the errors
+  follow.
+  """
+  message = getattr(error, 'message', None)
+  lines = message.splitlines() if isinstance(message, str) else ()
+  return '\n'.join(line for line in lines if not line.lstrip().startswith('[['))
 
 
 def _describe_address_limit() -> str:

@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 BatchSizes = Tuple[Tuple[int, int], ...]
 
@@ -59,6 +59,15 @@ class StepClock(NamedTuple):
     """
     completed = self.completed_epochs(step)
     return completed if completed and self.step_at_epoch(completed) == step else completed + 1
+
+  def epoch_curve(self, last_step: int) -> List[Tuple[int, float]]:
+    """Returns (global step, epochs completed at it) of the points between which a line is exact.
+
+    The last point is at `last_step`. If the data set is infinite, there are no points.
+    """
+    steps = [first_step for first_step, _ in self.batch_sizes if first_step < last_step]
+    return [(step, self.examples_at(step) / self.num_examples)
+            for step in [*steps, last_step]] if self.num_examples else []
 
 
 def count_examples(batch_sizes: Sequence[Tuple[int, int]], step: Any,

@@ -3,6 +3,7 @@
 flags.py declares the flags, and rules.py the rules between flags.
 """
 
+import inspect
 import math
 import os
 import re
@@ -11,15 +12,17 @@ from typing import Any, Dict, List, Optional, Tuple
 import attr
 
 from estimator_train.errors import InvalidValue, UserError, flags_to_keywords, translate_to_keywords
-from estimator_train.settings import flags as flag_groups, rules, user_code
+from estimator_train.settings import flags as flag_groups, rules, signatures, user_code
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   all_flags,
+  explain_immutability,
   flags_of,
   unknown_keyword_error,
 )
 
 
+@explain_immutability
 @attr.s(auto_attribs=True, frozen=True, slots=True, init=False, repr=False)
 class Settings:
   """The values of all flags, validated and immutable.
@@ -49,23 +52,23 @@ class Settings:
   export: flag_groups.ExportFlags
 
   def __init__(self, **values: Any) -> None:
-    for name in values:
-      if name not in all_flags():
-        raise unknown_keyword_error(name)
     with translate_to_keywords(InvalidValue):
-      _set_checked_values(self, values)
+      _set_checked_values(self, check_keywords(values))
 
   @classmethod
   def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
     """Makes settings from the values of flags. Errors name the flags, not keyword arguments."""
     settings = cls.__new__(cls)
-    _set_checked_values(settings, values)
+    _set_checked_values(settings, check_keywords(values))
     return settings
 
   def __getattr__(self, name: str) -> Any:
     if name not in all_flags():
       raise AttributeError(name)
     return dict(self.items())[name]
+
+  def __dir__(self) -> List[str]:
+    return sorted({*super().__dir__(), *all_flags()})
 
   def __repr__(self) -> str:
     flags = all_flags()
@@ -109,12 +112,24 @@ _FLAGS_WITHOUT_MEANING_IN_TRAINING = (
 _EXAMPLE_EPOCHS = 10  # In a proposed command, if the user has not given --train_epochs.
 
 
-def _set_checked_values(settings: Settings, values: Dict[str, Any]) -> None:
+def check_keywords(keywords: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns keyword arguments as values of flags; see Settings.
+
+  Raises:
+    UserError: a keyword is unknown, or its value is invalid by itself.
+  """
   flags = all_flags()
+  for name in keywords:
+    if name not in flags:
+      raise unknown_keyword_error(name)
   values = {name: flags[name].expand_home_folders(_convert_to_flag_value(value))
-            for name, value in values.items()}
+            for name, value in keywords.items()}
   for name, value in values.items():
     flags[name].check_value(value)
+  return values
+
+
+def _set_checked_values(settings: Settings, values: Dict[str, Any]) -> None:
   for group, attribute in _GROUP_ATTRIBUTES.items():
     object.__setattr__(settings, attribute, group(**{
         flag.name: values[flag.name] for flag in flags_of(group) if flag.name in values}))
@@ -204,7 +219,9 @@ def _convert_to_flag_value(value: Any) -> Any:
     return user_code.function_name(value)
   if isinstance(value, os.PathLike):
     return os.fspath(value)
-  return tuple(value) if isinstance(value, list) else value
+  if type(value).__module__ == 'numpy':  # Not imported here, because this takes 0.1 s.
+    value = value.tolist()
+  return tuple(map(_convert_to_flag_value, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _describe_keywords() -> str:
@@ -216,4 +233,7 @@ def _describe_keywords() -> str:
   return '\n'.join(lines)
 
 
-Settings.__doc__ = '{}\n{}\n'.format((Settings.__doc__ or '').rstrip(), _describe_keywords())
+Settings.__doc__ = '{}\n{}\n'.format(inspect.cleandoc(Settings.__doc__ or ''), _describe_keywords())
+Settings.__signature__ = signatures.make_signature(all_flags())  # type: ignore[attr-defined]
+Settings.evolve.__signature__ = signatures.make_signature(  # type: ignore[attr-defined]
+    all_flags(), [signatures.SELF], shows_defaults=False)

@@ -12,7 +12,7 @@ import textwrap
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, rules, workloads
+from estimator_train.settings import Settings, check_keywords, launcher_flags, rules, workloads
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   Flag,
@@ -42,8 +42,8 @@ standard output is the result as a JSON object, on a terminal only with --json.
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
 # If only these flags are given, training continues the run in --model_dir with its flags.
-_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_steps',
-                    'stop_at_accuracy', *OUTPUT_FLAGS)
+_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_epochs',
+                    'early_stopping_steps', 'stop_at_accuracy', *OUTPUT_FLAGS)
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE_ARGUMENT = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
@@ -84,11 +84,7 @@ def parse(argv: Sequence[str]) -> Settings:
       if argument.location and not argument.is_in_recorded_file:
         _check_no_shell_syntax(argument)
     values = _parse_values(arguments)
-    names = {argument.flag_name for argument in arguments}
-    excluded_flags = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair)
-                      for name in pair}
-    run_arguments = [argument for argument in _read_flags_of_run(values, names)
-                     if argument.flag_name not in excluded_flags]
+    run_arguments = _read_flags_of_run(values, {argument.flag_name for argument in arguments})
     if run_arguments:
       arguments = _drop_unset_flags(run_arguments + arguments)
       values = _parse_values(arguments)
@@ -101,6 +97,27 @@ def parse(argv: Sequence[str]) -> Settings:
     return settings.for_mode(settings.run.mode)
   except UserError as error:
     raise _add_locations(error, arguments) from error
+
+
+def settings_from_keywords(mode: str, keywords: Dict[str, Any]) -> Settings:
+  """Makes the settings of a Python function from flags as keywords, as `parse` would.
+
+  Args:
+    mode: the mode of the function, unless the keywords or the run in `model_dir` have another one.
+
+  Raises:
+    UserError: see Settings. Rules that hold only in the mode are not checked.
+  """
+  given = check_keywords(keywords)
+  defaults = {name: flag.default for name, flag in all_flags().items()}
+  run_arguments = _read_flags_of_run({**defaults, 'mode': mode, **given}, set(given))
+  try:
+    recorded = _parse_values(run_arguments)
+    return Settings.from_flags({
+        'mode': mode, **{argument.flag_name: recorded[argument.flag_name]
+                         for argument in run_arguments}, **given})
+  except UserError as error:
+    raise _add_locations(error, run_arguments) from error
 
 
 def _check_no_shell_syntax(argument: Argument) -> None:
@@ -164,6 +181,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
   """Returns the flags of the run in --model_dir if the command uses them, else [].
 
   Modes that read a checkpoint use them. Training uses them if only the length of the run is given.
+  Flags that a given flag excludes are not returned.
 
   Args:
     values: the values of all flags.
@@ -182,8 +200,11 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
                       'give --dataset, or the --model_dir of a run')
     return []
   modes_to_keep = ['--mode=' + mode for mode in TRAINING_MODES] if continues_run else []
+  excluded_flags = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair)
+                    for name in pair}
   return [argument for argument in _expand_flagfile(Argument('--flagfile=' + path, ''), ())
-          if argument.flag_name not in ('mode', 'model_dir') or argument.text in modes_to_keep]
+          if argument.flag_name not in excluded_flags and (
+              argument.flag_name not in ('mode', 'model_dir') or argument.text in modes_to_keep)]
 
 
 def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
@@ -226,14 +247,13 @@ def _full_help_text() -> str:
           flag.format(flag.default))
       lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
     lines.append('')
-  lines.append('  --flagfile: file to read flags from, one per line, or the name of one of the '
+  lines.append('{}:'.format(launcher_flags.TITLE))
+  for launcher_flag in launcher_flags.LAUNCHER_FLAGS:
+    suffix = ' (default: 0)' if launcher_flag.takes_count else ''
+    lines.append('  --{}: {}{}'.format(launcher_flag.name, launcher_flag.help, suffix))
+  lines.append('\n  --flagfile: file to read flags from, one per line, or the name of one of the '
                'package\n  --version: print the version\n  --help: print this text; '
-               '--help=WORD: print the flags that have WORD in their line\n\n'
-               './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
-               '  trains with N workers and M parameter servers on this machine; restarts them up '
-               'to K times\n'
-               './run_train.sh --tensorboard FLAG...\n'
-               '  trains and runs TensorBoard at the same time')
+               '--help=WORD: print the flags that have WORD in their line')
   return '\n'.join(lines)
 
 

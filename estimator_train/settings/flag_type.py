@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import attr
 
-from estimator_train.errors import UnknownKeyword, UserError
+from estimator_train.errors import ImmutableSettings, UnknownKeyword, UserError
 
 # A function that takes a flag and a value, and raises a UserError for an invalid value.
 ValueCheck = Callable[['Flag', Any], None]
@@ -34,10 +34,12 @@ _NAMES_IN_OTHER_PROGRAMS = {
     'logdir': 'model_dir', 'job_dir': 'model_dir', 'wd': 'weight_decay', 'gpus': 'num_gpus',
     'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
+    'patience': 'early_stopping_epochs', 'eval_steps': 'eval_every_steps',
     'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
 # How errors describe the types of keyword arguments, and the texts that `Flag.parse` accepts.
 _PYTHON_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
                type(None): 'None'}
+_PLURALS = {str: 'strings', int: 'integers', float: 'numbers'}
 _TEXT_FORMATS = {int: 'an integer', float: 'a number', bool: 'true or false',
                tuple: 'a comma-separated list with balanced quotes'}
 _BOOLEANS = {'true': True, 't': True, '1': True, 'false': False, 'f': False, '0': False}
@@ -75,6 +77,11 @@ class Flag(NamedTuple):
     """The type of the values on the command line: str, int, float, bool or tuple."""
     first = self.types[0]
     return first if first in _PYTHON_TYPE_NAMES else tuple
+
+  @property
+  def annotation(self) -> Any:
+    """The type of the value as an annotation, such as Optional[int]."""
+    return Union[self.types]
 
   @property
   def description(self) -> str:
@@ -143,8 +150,7 @@ class Flag(NamedTuple):
     if not any(_has_type(value, allowed) for allowed in self.types):
       raise UserError(
           '{} has the wrong type'.format(self.name), '{}={!r}'.format(self.name, value),
-          'give ' + ' or '.join(
-              _PYTHON_TYPE_NAMES.get(allowed, 'a tuple') for allowed in self.types))
+          'give ' + _describe_types(self.types))
     if value is None:
       return
     names = self.choices or self.built_in_names
@@ -174,10 +180,22 @@ def flag(default: Any, help: str, **options: Any) -> Any:
 def flag_group(title: str) -> Callable[[Group], Group]:
   """Returns a decorator that makes a class of flags immutable, and registers it with its title."""
   def register(cls: Group) -> Group:
-    group = attr.s(cls, auto_attribs=True, frozen=True)
+    group = explain_immutability(attr.s(cls, auto_attribs=True, frozen=True))
     GROUP_TITLES[group] = title
     return group
   return register
+
+
+def explain_immutability(cls: Group) -> Group:
+  """Decorates a frozen class of attrs, whose own error for an assignment has no text."""
+  def reject_change(self: Any, name: str, value: Any = None) -> None:
+    given = '{}={!r}'.format(name, value)
+    raise ImmutableSettings('settings are immutable', given, 'make a changed copy by '
+                            'settings.evolve({})'.format(given))
+
+  for method in ('__setattr__', '__delattr__'):
+    setattr(cls, method, reject_change)
+  return cls
 
 
 @functools.lru_cache(maxsize=None)
@@ -269,7 +287,18 @@ def _has_type(value: Any, allowed: Any) -> bool:
   """Returns whether a value has an allowed type. An integer is allowed as a float, too."""
   if allowed is float:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-  return type(value) is allowed if allowed in _PYTHON_TYPE_NAMES else isinstance(value, tuple)
+  if allowed in _PYTHON_TYPE_NAMES:
+    return type(value) is allowed
+  return isinstance(value, tuple) and all(_has_type(item, allowed.__args__[0]) for item in value)
+
+
+def _describe_types(types: Sequence[Any]) -> str:
+  """Describes the allowed types of a value, such as 'a tuple of 2 or 3 integers or None'."""
+  tuples = [allowed.__args__ for allowed in types if allowed not in _PYTHON_TYPE_NAMES]
+  lengths = [str(len(items)) + ' ' for items in tuples if items[-1] is not Ellipsis]
+  names = ['a tuple of {}{}'.format('or '.join(lengths), _PLURALS[tuples[0][0]])] if tuples else []
+  return ' or '.join(names + [_PYTHON_TYPE_NAMES[allowed] for allowed in types
+                              if allowed in _PYTHON_TYPE_NAMES])
 
 
 def _check_text(name: str, text: str) -> None:

@@ -27,6 +27,8 @@ TRAINING_MODES = ('train_and_evaluate', 'train')
 # These flags do not change what is computed. They may differ between the tasks of a cluster, and
 # when a run is resumed.
 OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')
+# Without --model_dir, training makes a folder in this one; see run_dir/default_folder.py.
+RUNS_FOLDER = 'runs'
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
 # These modes read all splits whose patterns are given.
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
@@ -93,6 +95,11 @@ def _check_checkpoint(flag: Flag, checkpoint: str) -> None:
   check_no_wildcards(flag, checkpoint)
 
 
+def _check_model_dir(flag: Flag, path: str) -> None:
+  not_empty('give a folder, or omit it')(flag, path)
+  check_no_wildcards(flag, path)
+
+
 def _check_augment(flag: Flag, value: str) -> None:
   names = value.replace('crop_flip', 'crop,flip').split(',')
   if value != 'none' and not (set(names) <= set(AUGMENTATIONS)
@@ -126,7 +133,9 @@ class RunFlags:
   mode: str = flag('train_and_evaluate', 'what to do', choices=MODES)
   model_dir: Optional[str] = flag(
       None, 'folder for everything that the run writes; if the folder already contains a run, that '
-      'run is resumed', check=check_no_wildcards, is_path=True)
+      'run is resumed; if not given, training uses runs/DATASET-MODEL: the same command resumes, '
+      'another command gets the next number, such as runs/DATASET-MODEL-2',
+      check=_check_model_dir, is_path=True)
   verbosity: int = flag(0, '1: also show debug messages, tracebacks, and the log and warnings of '
                         'TensorFlow')
 
@@ -218,9 +227,13 @@ class DurationFlags:
 
 @flag_group('evaluation')
 class EvaluationFlags:
+  eval_every_epochs: Optional[int] = flag(
+      None, 'epochs between evaluations; 0: evaluate only at the end; if neither this flag nor '
+      '--eval_every_steps is given, 1 or, for infinite training data, 0', check=int_range(0))
   eval_every_steps: Optional[int] = flag(
-      None, 'steps between evaluations; if not given, evaluate only at the end',
-      check=int_range(1))
+      None, 'steps between evaluations, instead of --eval_every_epochs', check=int_range(1))
+  early_stopping_epochs: Optional[int] = flag(
+      None, 'stop when --best_metric has not improved for this many epochs', check=int_range(1))
   early_stopping_steps: Optional[int] = flag(
       None, 'stop when --best_metric has not improved for this many steps',
       check=int_range(1))
@@ -235,6 +248,12 @@ class EvaluationFlags:
   best_mode: str = flag(
       'auto', 'whether larger or smaller values of --best_metric are better; auto: the name of the '
       'metric decides', choices=('auto', 'max', 'min'))
+
+  @property
+  def may_stop_training(self) -> bool:
+    """Whether an evaluation may stop the training before its last step."""
+    return not (self.early_stopping_epochs is None and self.early_stopping_steps is None
+                and self.stop_at_accuracy is None)
 
 
 @flag_group('optimizer')
@@ -450,7 +469,8 @@ class ExportFlags:
       'files of about 128 MiB', check=int_range(1))
   export_dir: Optional[str] = flag(
       None, 'folder for exported models, each in a numbered subfolder; if given, training ends '
-      'with an export', check=check_no_wildcards, is_path=True)
+      'with an export; if not given, --mode=export uses MODEL_DIR/export/FORMAT',
+      check=check_no_wildcards, is_path=True)
   export_format: str = flag('saved_model', 'format of the exported model',
                             choices=('saved_model', 'h5', 'tflite', 'onnx'))
   export_input: Optional[str] = flag(

@@ -4,10 +4,14 @@ The constructor of Settings checks the rules that hold in all modes. `Settings.f
 rules that hold only in some modes.
 """
 
+import contextlib
+import functools
+import glob
 import importlib.util
 import math
+import os
 from types import SimpleNamespace
-from typing import Any, Callable, NamedTuple, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.settings import flags, user_code
@@ -19,7 +23,9 @@ _TRAINING = flags.TRAINING_MODES
 # pair in a flagfile.
 EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
                    ('save_checkpoints_steps', 'save_checkpoints_secs'),
-                   ('eval_pattern', 'validation_fraction'))
+                   ('eval_pattern', 'validation_fraction'),
+                   ('eval_every_epochs', 'eval_every_steps'),
+                   ('early_stopping_epochs', 'early_stopping_steps'))
 _ONNX_PACKAGES = ('tf2onnx', 'onnx', 'onnxruntime')
 # These flags do not change the published workload, so --mode=reproduce accepts them.
 _REPRODUCE_FLAGS = (
@@ -27,6 +33,10 @@ _REPRODUCE_FLAGS = (
     'all_reduce_alg', 'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
     'save_checkpoints_secs', 'save_retry_secs', 'report_page', *flags.OUTPUT_FLAGS)
+
+# The modes to which a flag applies, if the other modes reject it.
+ONLY_IN_MODES = {'num_shards': ('write_tfrecords',), 'runs': ('report',),
+                 'checkpoint': flags.MODES_WITH_CHECKPOINT_FLAG}
 
 
 class Rule(NamedTuple):
@@ -37,12 +47,13 @@ class Rule(NamedTuple):
 
   Attributes:
     given: the names of the flags whose values the error states, or a text that begins with `--`.
+    remedy: a text, or a function that returns it for the values of all flags.
     is_broken: takes an object with the values of all flags as attributes.
     modes: the modes in which the rule holds; empty for all modes.
   """
   text: str
   given: str
-  remedy: str
+  remedy: Union[str, Callable[[Any], str]]
   is_broken: Callable[[Any], Any]
   modes: Tuple[str, ...] = ()
 
@@ -50,7 +61,9 @@ class Rule(NamedTuple):
     if self.is_broken(settings):
       given = (self.given.format(s=settings) if self.given.startswith('--')
                else _format_flags(settings, *self.given.split()))
-      raise UserError(self.text.format(s=settings), given, self.remedy.format(s=settings))
+      remedy = (self.remedy.format(s=settings) if isinstance(self.remedy, str)
+                else self.remedy(settings))
+      raise UserError(self.text.format(s=settings), given, remedy)
 
 
 def check_rules(settings: Any, mode: str = '') -> None:
@@ -72,7 +85,8 @@ def _required_in_mode(name: str, mode: str, remedy: str) -> Rule:
               lambda s: getattr(s, name) in (None, (), '', '-'), (mode,))
 
 
-def _only_in_modes(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
+def _only_in_modes(name: str, remedy: str) -> Rule:
+  modes = ONLY_IN_MODES[name]
   return Rule('--{} is only for --mode={}'.format(name, ', '.join(modes)), name + ' mode', remedy,
               lambda s: getattr(s, name) != all_flags()[name].default,
               tuple(mode for mode in flags.MODES if mode not in modes))
@@ -100,6 +114,29 @@ def _unsupported_with(name: str, default: Any, other: str, is_given: Callable[[A
               lambda s: getattr(s, name) != default and is_given(s))
 
 
+def _propose_model_dir(settings: Any) -> str:
+  """Returns a remedy that names the newest run, for modes that read a run."""
+  newest = _find_newest_run()
+  if settings.mode == 'report':
+    runs = settings.runs or tuple(filter(None, [newest]))
+    if len(runs) == 1:
+      return 'give {1}--model_dir={0} to write the page to this run, or --model_dir=FOLDER'.format(
+          runs[0], '' if settings.runs else '--runs={} '.format(newest))
+  elif settings.mode in flags.MODES_WITH_CHECKPOINT_FLAG and newest is not None:
+    return 'give --model_dir={}, the newest run in {}/, or --model_dir=FOLDER'.format(
+        newest, flags.RUNS_FOLDER)
+  return 'give --model_dir=FOLDER'
+
+
+def _find_newest_run() -> Optional[str]:
+  """Returns the folder of the run in `runs/` that has saved the last checkpoint, or None."""
+  saves = {}
+  for path in glob.glob(os.path.join(flags.RUNS_FOLDER, '*', 'checkpoint')):
+    with contextlib.suppress(OSError):  # It may be removed meanwhile.
+      saves[os.path.getmtime(path)] = os.path.dirname(path)
+  return saves[max(saves)] if saves else None
+
+
 def _has_built_in_dataset(settings: Any) -> bool:
   return not user_code.is_function_name(settings.dataset)
 
@@ -108,11 +145,17 @@ def _has_decay_schedule(settings: Any) -> bool:
   return settings.lr_schedule in ('exponential', 'cosine')
 
 
+def _stops_before_evaluation(settings: Any, unit: str) -> bool:
+  stopping, interval = (getattr(settings, name + unit)
+                        for name in ('early_stopping_', 'eval_every_'))
+  return bool(stopping and interval and interval > stopping)
+
+
 def _may_stop_early(settings: Any) -> bool:
-  return settings.early_stopping_steps is not None or settings.stop_at_accuracy is not None
+  return any(getattr(settings, name) is not None for name in _STOPPING_FLAGS.split())
 
 
-_STOPPING_FLAGS = 'early_stopping_steps stop_at_accuracy'
+_STOPPING_FLAGS = 'early_stopping_epochs early_stopping_steps stop_at_accuracy'
 # The table has this rule only for built-in data sets. For the data set of a user's function,
 # --mode=predict checks the rule, because --input is required only if the examples are images.
 INPUT_RULE = _required_in_mode('input', 'predict',
@@ -142,14 +185,6 @@ RULES = (
     Rule('--on_nan=skip requires dynamic loss scaling, which skips updates that are not finite',
          'on_nan dtype', 'give --dtype=mixed, or omit --on_nan',
          lambda s: s.on_nan == 'skip' and s.dtype != 'mixed'),
-    Rule('--eval_every_steps requires checkpoints by steps, not by time',
-         'eval_every_steps save_checkpoints_secs', 'omit --save_checkpoints_secs',
-         lambda s: s.eval_every_steps is not None and s.save_checkpoints_secs is not None),
-    Rule('--eval_every_steps must be a multiple of --save_checkpoints_steps, because each '
-         'evaluation reads a checkpoint', 'eval_every_steps save_checkpoints_steps',
-         'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
-         lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
-             s.eval_every_steps % s.save_checkpoints_steps)),
     _unsupported_with('input_pipeline', 'exact', '--cache',
                       lambda s: s.cache not in ('auto', 'none')),
     *(_unsupported_with(name, default, '--cache_features', lambda s: s.cache_features)
@@ -204,25 +239,23 @@ RULES = (
          'learning_rate lr_values', 'give a lower --lr_values',
          lambda s: _has_decay_schedule(s) and s.lr_values and s.lr_values[0] > s.learning_rate),
     # In some modes.
-    Rule('--model_dir is required', '--mode={s.mode} without --model_dir',
-         'give --model_dir=FOLDER', lambda s: not s.model_dir,
-         tuple(mode for mode in flags.MODES if mode not in flags.MODES_WITHOUT_MODEL_DIR)),
+    Rule('--model_dir is required', '--mode={s.mode} without --model_dir', _propose_model_dir,
+         lambda s: not s.model_dir,
+         tuple(mode for mode in flags.MODES
+               if mode not in (*flags.MODES_WITHOUT_MODEL_DIR, *_TRAINING))),
     _required_in_mode('output', 'write_tfrecords', 'give --output=FOLDER'),
-    _only_in_modes(('write_tfrecords',), 'num_shards',
-                   'give --mode=write_tfrecords, or omit --num_shards'),
+    _only_in_modes('num_shards', 'give --mode=write_tfrecords, or omit --num_shards'),
     INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and _has_built_in_dataset(s)),
     _required_in_mode('runs', 'report',
                       'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
-    _only_in_modes(('report',), 'runs', 'give --mode=report, or omit --runs'),
-    _required_in_mode('export_dir', 'export', 'give --export_dir=FOLDER'),
-    _only_in_modes(flags.MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
-                   'omit it; training resumes from the latest checkpoint'),
+    _only_in_modes('runs', 'give --mode=report, or omit --runs'),
+    _only_in_modes('checkpoint', 'omit it; training resumes from the latest checkpoint'),
     Rule('training requires --train_steps or --train_epochs', '--mode={s.mode} without either',
          'give --train_steps=N or --train_epochs=N',
          lambda s: s.train_steps is None and s.train_epochs is None, _TRAINING),
     Rule('--export_format=onnx requires the extra `onnx`', 'export_format',
          'install it with `pip install estimator_train[onnx]`',
-         lambda s: s.export_dir and s.export_format == 'onnx' and not all(
+         lambda s: (s.export_dir or s.mode == 'export') and s.export_format == 'onnx' and not all(
              map(importlib.util.find_spec, _ONNX_PACKAGES)), ('export', *_TRAINING)),
     Rule('an .h5 file contains no preprocessing', 'export_format export_input',
          'give --export_input=tensor, or another --export_format',
@@ -241,14 +274,15 @@ RULES = (
          lambda s: s.distribution_strategy in flags.MULTI_WORKER_STRATEGIES, ('lr_finder',)),
     Rule('only a run that evaluates can stop early', _STOPPING_FLAGS + ' mode',
          'give --mode=train_and_evaluate', _may_stop_early, ('train',)),
-    Rule('only a run that evaluates before its end can stop early', _STOPPING_FLAGS,
-         'give --eval_every_steps=N', lambda s: _may_stop_early(s) and s.eval_every_steps is None,
+    Rule('only a run that evaluates before its end can stop early',
+         _STOPPING_FLAGS + ' eval_every_epochs', 'omit --eval_every_epochs, or give '
+         '--eval_every_epochs=1', lambda s: _may_stop_early(s) and s.eval_every_epochs == 0,
          ('train_and_evaluate',)),
-    Rule('--early_stopping_steps must not be less than --eval_every_steps',
-         'early_stopping_steps eval_every_steps',
-         'give --early_stopping_steps={s.eval_every_steps} or more',
-         lambda s: s.early_stopping_steps and s.eval_every_steps > s.early_stopping_steps,
-         ('train_and_evaluate',)),
+    *(Rule('--early_stopping_{0} must not be less than --eval_every_{0}'.format(unit),
+           'early_stopping_{0} eval_every_{0}'.format(unit),
+           'give --early_stopping_{0}={{s.eval_every_{0}}} or more'.format(unit),
+           functools.partial(_stops_before_evaluation, unit=unit), ('train_and_evaluate',))
+      for unit in ('epochs', 'steps')),
     Rule('the warm-up must end before the end of the decay',
          'lr_warmup_epochs lr_boundaries_epochs train_epochs', 'give a shorter --lr_warmup_epochs',
          lambda s: (_has_decay_schedule(s) and s.lr_warmup_epochs

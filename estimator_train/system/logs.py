@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 import warnings
-from typing import Any
+from typing import Any, Iterator
 
 from estimator_train.errors import UserError, printable, shorten
 from estimator_train.system import machine, progress
@@ -110,6 +110,30 @@ class _Handler(logging.StreamHandler):
   def emit(self, record: logging.LogRecord) -> None:
     with progress.write_above_bars():
       super().emit(record)
+
+
+@contextlib.contextmanager
+def show_log_by_default(verbosity: int) -> Iterator[None]:
+  """Shows the log of this package in a `with` block as on the command line.
+
+  Has no effect if the user has configured a handler for this log. In a notebook, the messages go to
+  standard output, because Jupyter shows standard error as errors.
+  """
+  package_log = logging.getLogger('estimator_train')
+  if package_log.hasHandlers():
+    yield
+    return
+  handler = _Handler(sys.stdout if progress.is_jupyter_kernel() else sys.stderr)
+  handler.setFormatter(_Formatter())
+  previous_level = package_log.level
+  package_log.addHandler(handler)
+  if previous_level == logging.NOTSET:
+    package_log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
+  try:
+    yield
+  finally:
+    package_log.removeHandler(handler)
+    package_log.setLevel(previous_level)
 
 
 class _Formatter(logging.Formatter):

@@ -3,8 +3,9 @@
 import contextlib
 import os
 import sys
-from typing import Iterator
+from typing import Iterator, Optional, Sequence
 
+import tensorflow.compat.v1 as tf
 from tensorflow.python.util import deprecation
 
 
@@ -39,6 +40,29 @@ def enable_xla_on_cpus() -> None:
   flags = os.environ.get('TF_XLA_FLAGS', '')
   if '--tf_xla_cpu_global_jit' not in flags:
     os.environ['TF_XLA_FLAGS'] = '{} {}'.format(flags, '--tf_xla_cpu_global_jit').strip()
+
+
+def set_gpus_of_eager_context(indices: Optional[Sequence[int]], memory_growth: bool) -> None:
+  """Makes the eager context use only some GPUs, with the same options as the sessions.
+
+  Has no effect after the eager context has been initialized.
+
+  Defect: in graph mode, too, a MirroredStrategy initializes TensorFlow's eager context
+  (tensorflow_core/python/distribute/mirrored_strategy.py:836), by default with all GPUs and all of
+  their memory. The options of the first user of a GPU apply to the whole process. Symptoms: a run
+  that is resumed takes all memory of all GPUs, although its sessions let the memory grow. With
+  several processes on a host, such as those of Horovod, training fails with `TensorFlow device
+  (GPU:0) is being mapped to multiple CUDA devices`.
+
+  Args:
+    indices: the indices of the GPUs in the list of tf.config; None for all GPUs.
+  """
+  gpus = tf.config.experimental.list_physical_devices('GPU')
+  with contextlib.suppress(RuntimeError):  # The context has been initialized.
+    for gpu in gpus:
+      tf.config.experimental.set_memory_growth(gpu, memory_growth)
+    if indices is not None:
+      tf.config.experimental.set_visible_devices([gpus[index] for index in indices], 'GPU')
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ nodes nor makes two imports independent of each other.
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import kernels
 
 NodeDef = Any  # A tf.NodeDef.
 Nodes = Dict[str, NodeDef]
@@ -327,6 +328,19 @@ def find_ancestors(operations: Iterable[tf.Operation],
       if with_control_inputs:
         pending += operation.control_inputs
   return ancestors
+
+
+def requires_gpu(graph: tf.Graph) -> bool:
+  """Returns whether a graph has operations with kernels for GPUs only, such as CudnnRNN.
+
+  Private API: `get_registered_kernels_for_op` (tensorflow_core/python/framework/kernels.py:36),
+  because the public `tf.test` lists no kernels.
+  """
+  for kind in {operation.type for operation in graph.get_operations()}:
+    devices = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(kind).kernel}
+    if 'GPU' in devices and not devices & {'CPU', 'DEFAULT'}:
+      return True
+  return False
 
 
 def operation_of(value: Any) -> Any:

@@ -93,32 +93,35 @@ class ValueReader:
             variable.initializer for variable, has_value in zip(variables, is_initialized)
             if not has_value])
         return list(self._session.run(list(variables)))
-    if seed is not None:
-      return self._initial_values(variables, seed)
-    with tf.Session(graph=self._graph) as session:
-      session.run([variable.initializer for variable in variables])
-      return list(session.run(list(variables)))
+    # The tensors that read the variables already exist, but have no public name.
+    return self._evaluate([variable._graph_element for variable in variables],
+                          [variable.initializer for variable in variables], seed)
 
   def evaluate(self, tensors: Sequence[tf.Tensor]) -> List[np.ndarray]:
     """Returns the values of tensors that depend on no variable."""
     static_values = [tf.get_static_value(tensor) for tensor in tensors]
     if any(value is None for value in static_values):
-      with tf.Session(graph=self._graph) as session:
-        return list(session.run(list(tensors)))
+      return self._evaluate(tensors)
     return static_values
 
-  def _initial_values(self, variables: Sequence[Any], seed: int) -> List[np.ndarray]:
-    initializers = [variable.initializer for variable in variables]
-    # The tensors that read the variables already exist, but have no public name.
-    value_tensors = [variable._graph_element for variable in variables]
+  def _evaluate(self, tensors: Sequence[tf.Tensor], initializers: Sequence[tf.Operation] = (),
+                seed: Optional[int] = None) -> List[np.ndarray]:
+    """Returns the values of tensors on the CPU, after the initializers have run.
+
+    The session has no GPUs, because the GPU options of the first session of a process apply to all
+    of its sessions. It contains only the operations that are needed, because others, such as those
+    of CuDNNLSTM, may have no CPU kernel.
+    """
     subgraph = graphs.extract_subgraph(
-        self._graph, [*initializers, *(tensor.op for tensor in value_tensors)], set(), {})
-    with tf.Graph().as_default(), tf.Session() as session:
-      tf.set_random_seed(seed)
+        self._graph, [*initializers, *(tensor.op for tensor in tensors)], set(), {})
+    config = tf.ConfigProto(device_count={'GPU': 0}, allow_soft_placement=True)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+      if seed is not None:
+        tf.set_random_seed(seed)
       imported = graphs.ImportedSubgraph(
-          subgraph, {}, graphs.fetch_names([initializers, value_tensors]))
-      session.run(imported.find_counterparts(initializers))
-      return list(session.run(imported.find_counterparts(value_tensors)))
+          subgraph, {}, graphs.fetch_names([list(initializers), list(tensors)]))
+      session.run(imported.find_counterparts(list(initializers)))
+      return list(session.run(imported.find_counterparts(list(tensors))))
 
 
 def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:

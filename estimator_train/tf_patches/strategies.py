@@ -33,6 +33,22 @@ def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
           if device.device_type == 'GPU']
 
 
+def choose_all_reduce(devices: Sequence[str], config: tf.ConfigProto) -> Any:
+  """Returns the all-reduce that TensorFlow selects for the devices of one process.
+
+  Private API: `choose_the_best` (tensorflow_core/python/distribute/cross_device_ops.py:1184).
+
+  Defect: MirroredStrategy calls this function without a configuration
+  (tensorflow_core/python/distribute/mirrored_strategy.py:421), so it creates all GPUs with default
+  options, which apply to the whole process. Symptom: the run takes all memory of all GPUs, although
+  its sessions let the memory grow.
+
+  Args:
+    config: the configuration of the run's sessions.
+  """
+  return cross_device_ops.choose_the_best(devices, config)
+
+
 def make_central_storage_strategy(devices: Sequence[str], parameter_device: str) -> Any:
   """Makes a usable CentralStorageStrategy; see patch_aggregating_variables."""
   patch_aggregating_variables()

@@ -13,10 +13,16 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint, finding, restoring
 from estimator_train.checkpoints.pinned_files import pin_verified_checkpoint
+from estimator_train.checkpoints.saving import SaveListener
 from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
-from estimator_train.model import confusion_matrix, evaluation_metrics, evaluation_samples
+from estimator_train.model import (
+  confusion_matrix,
+  evaluation_metrics,
+  evaluation_samples,
+  score_histogram,
+)
 from estimator_train.model.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.run_dir import read_checkpoint_list
 from estimator_train.system import progress, watchdog
@@ -50,6 +56,7 @@ class EvaluationLoop:
     assert run.data.test is not None
     self._run_dir, self._flags, self._test = run.run_dir, run.settings.evaluation, run.data.test
     self._first_step, self._best_metric = run.start.step, model.best_metric
+    self._clock = run.clock
     self._evaluator = Evaluator(run, model, is_stop_requested)
     self._write_reports = write_reports
     self._pinning_task_type = None if run.process.is_chief else run.process.role
@@ -87,7 +94,8 @@ class EvaluationLoop:
         pinned_path, metrics['global_step'], best_checkpoint.select_metric_values(metrics),
         self._best_metric, self._run_dir.path, metrics['examples_digest'])
     self._last_result['best'] = best.as_result()
-    self._stop_reason = selection.find_stop_reason(self._flags, metrics, self._best_metric, best)
+    self._stop_reason = selection.find_stop_reason(self._flags, metrics, self._best_metric, best,
+                                                   self._clock)
     if self._stop_reason is not None:
       selection.write_stop_reason(self._run_dir, self._flags, self._stop_reason,
                                   metrics['examples_digest'])
@@ -141,8 +149,8 @@ class EvaluationLoop:
     return result
 
 
-class EvaluateAfterSave(tf.train.CheckpointSaverListener):
-  """Evaluates the first checkpoint in each interval of `--eval_every_steps` steps.
+class EvaluateAfterSave(SaveListener):
+  """Evaluates the first checkpoint after each step at which an evaluation is due.
 
   The last checkpoint of the run is evaluated after the training, not by this class.
 
@@ -152,8 +160,8 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
 
   def __init__(self, run: Run, evaluation_loop: EvaluationLoop, signals: SignalState,
                record_pause: Callable[[str], ContextManager[None]]) -> None:
-    assert run.settings.evaluation.eval_every_steps is not None
-    self._interval_steps = run.settings.evaluation.eval_every_steps
+    assert run.evaluation_steps is not None
+    self._evaluation_steps = run.evaluation_steps
     self._peers, self._end_step = run.peers, run.end_step
     self._evaluation_loop, self._signals = evaluation_loop, signals
     self._record_pause = record_pause
@@ -161,15 +169,18 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
     start_step, best = run.start.step, best_checkpoint.read_best(run.run_dir.path)
     if best is None or best.last_evaluated_step != start_step:
       start_step = max(start_step - 1, 0)  # The start step itself may not have been evaluated.
-    self._last_evaluated_interval = start_step // self._interval_steps
+    self._num_evaluations = self._evaluation_steps.count_until(start_step)
 
-  def after_save(self, session: tf.Session, global_step_value: int) -> bool:
-    """Evaluates the checkpoint if it is the first in its interval; returns whether to stop."""
-    # With parameter servers, other workers also increment the global step, so the first checkpoint
-    # of an interval need not be at its first step.
-    interval = global_step_value // self._interval_steps
-    if interval > self._last_evaluated_interval and global_step_value < self._end_step:
-      self._last_evaluated_interval = interval
+  def next_step_after(self, step: int) -> float:
+    return self._evaluation_steps.next_after(step)
+
+  def after_save(self, step: int) -> bool:
+    """Evaluates the checkpoint if an evaluation is due; returns whether to stop the training."""
+    # With parameter servers, other workers also increment the global step, so the checkpoint may be
+    # of a later step than the one at which the evaluation is due.
+    num_due = self._evaluation_steps.count_until(step)
+    if num_due > self._num_evaluations and step < self._end_step:
+      self._num_evaluations = num_due
       # After a signal to any task, the checkpoint is not evaluated now, but by the resumed run.
       is_stopped_by_peer = (self._peers.stop_step is not None
                             and not self._requests_stop)
@@ -219,10 +230,11 @@ class Evaluator:
       The metrics, and some examples with the outputs of the model. The metrics include
       `average_loss`, `examples`, `examples_digest` (see Source.content_digest), `global_step`,
       `checkpoint` and the compiled metrics of the model. With classes, they also include
-      `accuracy`, `class_counts` (lists by the attributes of ClassCounts), `calibration_bins`, and
-      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics). Without
-      classes, they also include `loss`, the average loss plus the losses of the layers, such as
-      weight decay.
+      `accuracy`, `class_counts` (lists by the attributes of ClassCounts), `calibration_bins`,
+      and `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics). With two
+      classes, they also include `score_counts`: for each bin of scores, its lowest score and its
+      numbers of examples of both classes (see score_histogram.area_metrics). Without classes, they
+      also include `loss`, the average loss plus the losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -246,7 +258,8 @@ class Evaluator:
           restoring.map_weights_to_averages(checkpoint)):  # --ema_decay may have changed.
         self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
             source, self._run.settings, self._model.one_hot, batch_size), checkpoint)
-      samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size)
+      samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size,
+                                source.identify_example)
       metrics = self._graph.evaluate(checkpoint, samples, count_batch_and_check_stop)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
@@ -299,6 +312,8 @@ class Evaluator:
       result.update({name: metrics[name].tolist()
                      for name in ('calibration_bins', 'confusion_matrix', 'confusions')
                      if np.ndim(metrics.get(name, 0)) == 2})
+      if 'score_counts' in metrics:
+        result['score_counts'] = [score_histogram.bin_thresholds(), *metrics['score_counts']]
     assert self._graph is not None
     if self._graph.batch_mean_names:
       result['batch_means'] = self._graph.batch_mean_names
@@ -356,7 +371,8 @@ class _EvaluationGraph:
       if is_stop_requested():
         raise EvaluationStopped
       try:
-        _, values = session.run([self._update_op, samples.tensors_to_fetch()])
+        _, values = session.run([self._update_op, samples.tensors_to_fetch()],
+                                samples.values_to_feed())
       except tf.errors.OutOfRangeError:
         break
       samples.add_batch(values)

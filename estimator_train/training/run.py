@@ -24,6 +24,7 @@ from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system.progress import show_phase
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.training import selection
+from estimator_train.training.evaluation_steps import EvaluationSteps, plan_evaluations
 from estimator_train.training.selection import StopReason
 
 _LOG = logging.getLogger('estimator_train')
@@ -39,6 +40,7 @@ class Run(NamedTuple):
     clock: converts steps to examples and epochs.
     end_step: the last global step to train; `start.step` if the mode does not train.
     schedule: None if the mode does not train. A model that the user has compiled ignores it.
+    evaluation_steps: None unless the mode both trains and evaluates.
     stop_reason: None if no evaluation stopped the previous run.
     start_up: times the phases up to the end of the first step.
   """
@@ -50,6 +52,7 @@ class Run(NamedTuple):
   clock: StepClock
   end_step: int
   schedule: Optional[Schedule]
+  evaluation_steps: Optional[EvaluationSteps]
   stop_reason: Optional[StopReason]
   start_up: StartUpTimer
 
@@ -123,6 +126,7 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
   start.checkpoint_run_dir.warn_of_missing_run_files(start.step, bool(data.spec.labels))
   clock, end_step = _read_clock(settings, run_dir, engine, start.step), start.step
   schedule: Optional[Schedule] = None
+  evaluation_steps: Optional[EvaluationSteps] = None
   stop_reason: Optional[StopReason] = None
   if trains:
     assert data.train is not None
@@ -131,9 +135,11 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
     clock = clock._replace(num_examples=data.train.num_examples)
     end_step = find_end_step(settings, clock, start.step)
     schedule = make_schedule(settings, clock, end_step)
+    if settings.run.evaluates:
+      evaluation_steps = plan_evaluations(settings, clock)
   start_up.end_phase('data')
-  return Run(settings, run_dir, engine, start, data, clock, end_step, schedule, stop_reason,
-             start_up)
+  return Run(settings, run_dir, engine, start, data, clock, end_step, schedule, evaluation_steps,
+             stop_reason, start_up)
 
 
 @contextlib.contextmanager
@@ -182,8 +188,9 @@ def find_end_step(settings: Settings, clock: StepClock, start_step: int) -> int:
 
 def _check_early_stopping_flags(flags: EvaluationFlags, process: Process) -> None:
   """Raises a UserError if early stopping is requested although an evaluator task evaluates."""
-  if process.has_evaluator and (flags.early_stopping_steps or flags.stop_at_accuracy):
+  if process.has_evaluator and flags.may_stop_training:
     raise UserError('a task of type evaluator cannot stop the training',
-                    '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
+                    '--early_stopping_epochs, --early_stopping_steps or --stop_at_accuracy with an '
+                    'evaluator in TF_CONFIG',
                     'remove the evaluator, so that the chief evaluates, or omit these flags')
 

@@ -12,12 +12,14 @@ from estimator_train.data.source import Source
 from estimator_train.errors import UserError
 from estimator_train.model import evaluation_metrics
 from estimator_train.run_dir import RunDir
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system import json_values, storage
 from estimator_train.tf_patches import keras as keras_patches
 
 _STOP_REASON_FILE = 'stopped.json'
-_STOPPING_FLAGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric', 'best_mode')
+_STOPPING_FLAGS = ('early_stopping_epochs', 'early_stopping_steps', 'stop_at_accuracy',
+                   'best_metric', 'best_mode')
 # Words in the names of the metrics of which larger values, or smaller values, are better.
 _LARGER_IS_BETTER_WORDS = {
     'acc', 'accuracy', 'auc', 'precision', 'recall', 'specificity', 'sensitivity', 'iou', 'f1',
@@ -34,8 +36,12 @@ class StopReason(NamedTuple):
 
 
 def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
-                     best_metric: BestMetric, best: BestCheckpoint) -> Optional[StopReason]:
+                     best_metric: BestMetric, best: BestCheckpoint,
+                     clock: StepClock) -> Optional[StopReason]:
   """Returns the reason to stop the training after an evaluation; None if it must continue.
+
+  A checkpoint that replaces the best one only because of a lower loss, at an equal metric, does not
+  improve the metric.
 
   Args:
     metrics: the result of the evaluation; see Evaluator.evaluate.
@@ -44,11 +50,18 @@ def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
   if flags.stop_at_accuracy is not None and metrics['accuracy'] >= flags.stop_at_accuracy:
     return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
         metrics['accuracy'], flags.stop_at_accuracy))
-  steps = flags.early_stopping_steps
-  steps_since_best = metrics['global_step'] - max(best.global_step, best.compared_since)
-  if steps is not None and steps_since_best >= steps:
-    return StopReason(metrics['global_step'], 'no improvement in {} for {} steps'.format(
-        best_metric, steps_since_best))
+  step, last_improvement = metrics['global_step'], max(best.improved_at, best.compared_since)
+  steps, epochs = flags.early_stopping_steps, flags.early_stopping_epochs
+  if steps is not None and step - last_improvement >= steps:
+    return StopReason(step, 'no improvement in {} for {} steps'.format(
+        best_metric, step - last_improvement))
+  if epochs is not None:
+    # Only epochs that began after the improvement count.
+    epochs_since = clock.completed_epochs(step) - (
+        clock.epoch_at(last_improvement) if last_improvement else 0)
+    if epochs_since >= epochs:
+      return StopReason(step, 'no improvement in {} for {} epoch{}'.format(
+          best_metric, epochs_since, '' if epochs_since == 1 else 's'))
   return None
 
 
@@ -74,9 +87,11 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
     recorded = storage.parse_json(file, json_values.fields(
         {'global_step': json_values.integer(), 'why': json_values.text}))
     stop_reason = StopReason(recorded['global_step'], recorded['why'])
-    applies = stop_reason.global_step <= global_step and (
-        _select_stopping_flags(flags).items() <= recorded.items()) and (
-            test is None or recorded.get('examples_digest') in (None, test.content_digest()))
+    # A record of an earlier version lacks newer flags, which were not set.
+    has_same_flags = all(recorded.get(name) == value
+                         for name, value in _select_stopping_flags(flags).items())
+    applies = stop_reason.global_step <= global_step and has_same_flags and (
+        test is None or recorded.get('examples_digest') in (None, test.content_digest()))
     return stop_reason if applies else None
 
   return storage.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,

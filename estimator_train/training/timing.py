@@ -106,10 +106,11 @@ class StepTimes:
     self.pauses.append(Pause(kind, start_time, self.clock() - start_time))
 
   def to_run_times(self, global_step: int, loss: Optional[float] = None,
-                   traced_steps: FrozenSet[int] = frozenset()) -> RunTimes:
+                   traced_steps: FrozenSet[int] = frozenset(),
+                   local_step: Optional[int] = None) -> RunTimes:
     return RunTimes(self.start_times, self.end_times, self.input_wait_secs,
                     dict(self.start_up.secs_by_phase), global_step, loss, self.pauses,
-                    traced_steps, self._num_discarded)
+                    traced_steps, self._num_discarded, local_step)
 
 
 class StepTimer(tf.train.SessionRunHook):

@@ -62,7 +62,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   Args:
     signals: the caller must use this object in a `with` statement around the training and the
       reports, so that no signal interrupts them.
-    evaluation_loop: used only if `--eval_every_steps` is given; None if this process does not
+    evaluation_loop: evaluates checkpoints during the training; None if this process does not
       evaluate.
 
   Raises:
@@ -123,7 +123,8 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   if was_stopped and signals.stop_signum is None:
     stop_reason = selection.read_stop_reason(run.run_dir, settings.evaluation, last_step)
   return Outcome(times.to_run_times(last_step, loss_check.last_finite_loss,
-                                    tracer.traced_steps if tracer else frozenset()),
+                                    tracer.traced_steps if tracer else frozenset(),
+                                    monitor.local_step),
                  was_stopped and stop_reason is None, stop_reason)
 
 
@@ -139,8 +140,8 @@ def _outcome_without_training(run: Run) -> Outcome:
     return Outcome(times)
   assert run.stop_reason is not None
   _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
-            '--early_stopping_steps or --stop_at_accuracy', run.run_dir.path, step,
-            run.stop_reason.text)
+            '--early_stopping_epochs, --early_stopping_steps or --stop_at_accuracy',
+            run.run_dir.path, step, run.stop_reason.text)
   return Outcome(times, stop_reason=run.stop_reason)
 
 
@@ -220,17 +221,16 @@ def _make_tracer(run: Run, monitor: StepMonitor, times: StepTimes) -> Optional[T
 
 def _make_saver(run: Run, times: StepTimes, signals: SignalState,
                 evaluation_loop: Optional[EvaluationLoop]) -> SaveCheckpoints:
-  flags, eval_steps = run.settings.checkpoints, run.settings.evaluation.eval_every_steps
+  flags = run.settings.checkpoints
   save_steps, save_secs = flags.save_checkpoints_steps, flags.save_checkpoints_secs
-  listeners = []
-  if eval_steps and evaluation_loop:
-    save_steps = save_steps or eval_steps
-    listeners.append(EvaluateAfterSave(run, evaluation_loop, signals, times.record_pause))
+  listener = None
+  if evaluation_loop:
+    listener = EvaluateAfterSave(run, evaluation_loop, signals, times.record_pause)
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
   retrying_saver = RetryingSaver(run.run_dir, flags.save_retry_secs,
                                  is_stopping=lambda: signals.stop_signum is not None)
-  return SaveCheckpoints(retrying_saver, save_steps, save_secs, times.record_pause, listeners)
+  return SaveCheckpoints(retrying_saver, save_steps, save_secs, times.record_pause, listener)
 
 
 def _make_user_hooks(settings: Settings) -> List[tf.train.SessionRunHook]:

@@ -39,7 +39,7 @@ def check(name, card_names):
     card_names = []
   with tempfile.TemporaryDirectory() as folder:
     settings = make_settings(configuration, folder)
-    built = build(configuration, settings)
+    built, conflicts = build(configuration, settings)
   batch_size = models.BATCH_SIZE if settings is None else (
       settings.optimizer.batch_size // num_replicas(configuration))
   tasks = [(job, index) for job, count in configuration.cluster for index in range(count)]
@@ -56,7 +56,7 @@ def check(name, card_names):
       'batch_size': batch_size, 'operations': len(nodes),
       'operations_on_gpus': sum(device != analysis.HOST for device in placed.devices.values()),
       'soft_placed': analysis.soft_placed(built.graph, nodes, built.usual, built.feeds),
-      'without_kernel': step.without_kernel(),
+      'without_kernel': step.without_kernel(), 'conflicts': conflicts,
       'constants': sum(node.ByteSize() for node in step.graph_def.node if node.op == 'Const'),
       'all_reduces': step.all_reduces(),
       'needs_all_reduce': needs_all_reduce(configuration, settings),
@@ -72,7 +72,7 @@ def is_horovod(configuration):
 
 def num_replicas(configuration):
   num_workers = sum(count for job, count in configuration.cluster if job != 'ps') or 1
-  return configuration.num_gpus * num_workers
+  return configuration.flags.get('num_gpus', configuration.num_gpus) * num_workers
 
 
 def make_settings(configuration, folder):
@@ -95,26 +95,30 @@ def make_settings(configuration, folder):
 
 
 def build(configuration, settings):
-  """Returns the runs.BuiltGraph of a configuration."""
+  """Returns the runs.BuiltGraph of a configuration, and runs.find_conflicts of its process."""
   if configuration.run in ('resume', 'evaluate', 'predict', 'export'):
     estimator_train.train(settings.evolve(mode='train', **CHECKPOINT_FLAGS))
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(runs.listed_gpus(configuration.num_gpus))
-    if configuration.cluster:
-      stack.enter_context(stand_in_cluster(configuration))
+  with runs.listed_gpus(configuration.num_gpus) as uses:
+    built = build_on_listed_gpus(configuration, settings)
+    return built, list(runs.find_conflicts(uses, built.config, configuration.num_gpus))
+
+
+def build_on_listed_gpus(configuration, settings):
+  if configuration.cluster:
+    with stand_in_cluster(configuration):
       return runs.build(lambda: run_task(settings))
-    if configuration.run == 'export':
-      return build_export(settings)
-    if configuration.run == 'convert':
-      return runs.build(lambda: train_converted(configuration.num_gpus))
-    if configuration.run == 'predict':
-      picture = os.path.join(settings.run.model_dir, 'picture.png')
-      Image.new('L', (28, 28)).save(picture)
-      return runs.build(lambda: list(estimator_train.predict(settings.evolve(input=picture))),
-                        predicts=True)
-    evaluates = configuration.run == 'evaluate'
-    return runs.build(lambda: (estimator_train.evaluate if evaluates else estimator_train.train)(
-        settings))
+  if configuration.run == 'export':
+    return build_export(settings)
+  if configuration.run == 'convert':
+    return runs.build(lambda: train_converted(configuration.num_gpus))
+  if configuration.run == 'predict':
+    picture = os.path.join(settings.run.model_dir, 'picture.png')
+    Image.new('L', (28, 28)).save(picture)
+    return runs.build(lambda: list(estimator_train.predict(settings.evolve(input=picture))),
+                      predicts=True)
+  evaluates = configuration.run == 'evaluate'
+  return runs.build(lambda: (estimator_train.evaluate if evaluates else estimator_train.train)(
+      settings))
 
 
 def run_task(settings):
@@ -124,10 +128,10 @@ def run_task(settings):
 
 @contextlib.contextmanager
 def stand_in_cluster(configuration):
-  """Makes this process the first task of a cluster whose other tasks do not exist."""
+  """Makes this process a task of a cluster whose other tasks do not exist."""
   addresses = {job: ['127.0.0.1:{}'.format(placement.free_port()) for _ in range(count)]
                for job, count in configuration.cluster}
-  task = {'type': configuration.cluster[0][0], 'index': 0}
+  task = {'type': configuration.cluster[0][0], 'index': configuration.task_index}
   with mock.patch.dict(os.environ, TF_CONFIG=json.dumps({'cluster': addresses, 'task': task})), \
       mock.patch.object(engines, '_make_cluster_peers', lambda *unused: mock.MagicMock()), \
       mock.patch.object(engines.HorovodEngine, '_make_peers', lambda engine: mock.MagicMock()), \
@@ -173,7 +177,7 @@ def build_export(settings):
 
 def needs_all_reduce(configuration, settings):
   if settings is None:
-    return configuration.num_gpus > 1
+    return num_replicas(configuration) > 1
   if configuration.run not in ('train', 'resume') or num_replicas(configuration) == 1:
     return False
   flags = settings.devices

@@ -10,11 +10,12 @@ class Configuration(NamedTuple):
 
   Attributes:
     name: the name in the table.
-    num_gpus: the GPUs of each task; one replica on each.
+    num_gpus: the GPUs of each task; one replica on each, unless the flags limit their number.
     flags: the flags that differ from their defaults. The batch size is that of a replica.
     flagfile: the name of a flagfile of the package, whose flags apply first.
     run: `train`, `resume`, `evaluate`, `predict`, `export` or `convert`.
-    cluster: the tasks of a cluster, as (job, number of tasks); the first one is checked.
+    cluster: the tasks of a cluster, as (job, number of tasks).
+    task_index: the index of the task to check among those of the first job.
     is_default: whether the configuration is in the short list.
   """
   name: str
@@ -23,6 +24,7 @@ class Configuration(NamedTuple):
   flagfile: Optional[str] = None
   run: str = 'train'
   cluster: Sequence[Tuple[str, int]] = ()
+  task_index: int = 0
   is_default: bool = False
 
 
@@ -117,6 +119,10 @@ def all_configurations():
                     cluster=(('chief', 1), ('worker', 1), ('ps', 1)), is_default=True),
       Configuration('horovod, 2 workers of 1 GPU', 1, dict(
           _SAMPLE, distribution_strategy='horovod'), cluster=(('worker', 2),), is_default=True),
+      Configuration('horovod, second worker on a host of 2 GPUs', 2, dict(
+          _SAMPLE, distribution_strategy='horovod', num_gpus=1), run='resume',
+                    cluster=(('worker', 2),), task_index=1, is_default=True),
+      Configuration('1 of 2 GPUs', 2, dict(_SAMPLE, num_gpus=1), is_default=True),
       Configuration('resumed, 2 GPUs', 2, _SAMPLE, run='resume'),
       Configuration('evaluation, 1 GPU', 1, _SAMPLE, run='evaluate', is_default=True),
       Configuration('evaluation of 8 GPUs', 8, _SAMPLE, run='evaluate'),

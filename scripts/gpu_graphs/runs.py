@@ -6,7 +6,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 import tensorflow_core._api.v1.compat.v1.config.experimental as public_config
-from tensorflow.python.client import device_lib
+from tensorflow.python.client import device_lib, session as client_session
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.training import monitored_session
 
@@ -117,20 +117,83 @@ class _Gpu(NamedTuple):
   locality: Any = None
 
 
+class GpuUse(NamedTuple):
+  """A request that makes TensorFlow create its devices for GPUs.
+
+  The first one determines for the whole process whether the memory of a GPU may grow. If two of
+  them give a device of TensorFlow different GPUs, TensorFlow raises an error.
+
+  Attributes:
+    user: what creates the devices.
+    indices: the GPUs, in the order of TensorFlow's devices.
+  """
+  user: str
+  memory_growth: bool
+  indices: Sequence[int]
+
+  @classmethod
+  def from_config(cls, user, config, num_gpus):
+    """Returns the GpuUse of a session; None if the session has no GPU."""
+    if config is not None and config.device_count.get('GPU') == 0:
+      return None
+    options = tf.GPUOptions() if config is None else config.gpu_options
+    indices = [int(index) for index in options.visible_device_list.split(',') if index]
+    return cls(user, options.allow_growth, indices or list(range(num_gpus)))
+
+
 @contextlib.contextmanager
 def listed_gpus(count):
-  """Makes TensorFlow's functions list this number of GPUs."""
+  """Makes TensorFlow's functions list this number of GPUs. Yields the GpuUses of the block."""
   list_physical, list_local = public_config.list_physical_devices, device_lib.list_local_devices
+  gpus = [_Gpu('/physical_device:GPU:{}'.format(index)) for index in range(count)]
+  uses, visible, growing = [], gpus[:], set()
 
   def list_with_gpus(device_type=None):
-    if device_type == 'GPU':
-      return [_Gpu('/physical_device:GPU:{}'.format(index)) for index in range(count)]
-    return list_physical(device_type)
+    return gpus if device_type == 'GPU' else list_physical(device_type)
 
-  with mock.patch.object(public_config, 'list_physical_devices', list_with_gpus), \
-      mock.patch.object(tf.config.experimental, 'list_physical_devices', list_with_gpus), \
-      mock.patch.object(device_lib, 'list_local_devices', lambda session_config=None: [
-          *list_local(session_config),
-          *(_Gpu('/device:GPU:{}'.format(index)) for index in range(count))]), \
-      mock.patch.object(eager_context, 'num_gpus', lambda: count):
-    yield
+  def set_visible(devices, device_type):
+    assert device_type == 'GPU'
+    visible[:] = devices
+
+  def list_local_with_gpus(session_config=None):
+    use = GpuUse.from_config('a list of devices', session_config, count)
+    uses.append(use)
+    return [*list_local(), *(
+        _Gpu('/device:GPU:{}'.format(index)) for index in range(len(use.indices) if use else 0))]
+
+  def start_session(session, target='', graph=None, config=None):
+    uses.append(GpuUse.from_config('a session', config, count))
+    if config is not None and config.gpu_options.visible_device_list:
+      config = config.__deepcopy__()  # The real list of devices has no such GPUs.
+      config.gpu_options.ClearField('visible_device_list')
+    return original_start(session, target, graph, config)
+
+  def initialize_context():
+    uses.append(GpuUse('the eager context', bool(growing), [gpus.index(gpu) for gpu in visible]))
+    return original_initialize()
+
+  original_start, original_initialize = (
+      client_session.BaseSession.__init__, eager_context.ensure_initialized)
+  with contextlib.ExitStack() as stack:
+    for module in (public_config, tf.config.experimental):
+      stack.enter_context(mock.patch.multiple(
+          module, list_physical_devices=list_with_gpus, set_visible_devices=set_visible,
+          set_memory_growth=lambda gpu, enable: (growing.add if enable else growing.discard)(gpu)))
+    stack.enter_context(mock.patch.object(device_lib, 'list_local_devices', list_local_with_gpus))
+    stack.enter_context(mock.patch.object(client_session.BaseSession, '__init__', start_session))
+    stack.enter_context(mock.patch.multiple(
+        eager_context, num_gpus=lambda: len(visible), ensure_initialized=initialize_context))
+    yield uses
+
+
+def find_conflicts(uses, config, num_gpus):
+  """Yields the conflicts between the GpuUses of a process and the configuration of its run."""
+  run = GpuUse.from_config('the run', config, num_gpus)
+  uses = [use for use in uses if use is not None]
+  if run is None or not uses:
+    return
+  if uses[0].memory_growth != run.memory_growth:
+    yield '{} is the first to use GPUs, with another memory growth'.format(uses[0].user)
+  for user in sorted({use.user for use in uses if any(
+      mine != other for mine, other in zip(use.indices, run.indices))}):
+    yield '{} uses other GPUs'.format(user)

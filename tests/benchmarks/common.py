@@ -186,6 +186,7 @@ def machine() -> Dict[str, Any]:
   """Returns what a figure depends on besides its command."""
   return {
       'cpu': _cpu(),
+      'instructions': _instructions(),
       'cores': len(os.sched_getaffinity(0)),
       'load': round(os.getloadavg()[0], 2),
       'python': platform.python_version(),
@@ -283,6 +284,16 @@ def _cpu() -> str:
   except OSError:
     pass
   return platform.processor() or platform.machine()
+
+
+def _instructions() -> str:
+  """Returns the widest vector instructions that TensorFlow uses on this processor."""
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as file:
+      flags = set(file.read().split())
+  except OSError:
+    return 'unknown'
+  return 'AVX-512' if 'avx512f' in flags else 'AVX2' if 'avx2' in flags else 'no AVX2'
 
 
 def _tensorflow() -> str:

@@ -1,9 +1,10 @@
 """Compares this package with its peers, for tests/benchmarks/run.sh.
 
-  tests/benchmarks/run.sh [NAME...] [--data_dir=DIR] [--train_pattern=PATTERN] [--pairs=5]
+  tests/benchmarks/run.sh {NAME... | --all} [--data_dir=DIR] [--train_pattern=PATTERN] [--pairs=5]
       [--output=benchmarks.json] [--quick] [--avx2]
 
-NAME is one of comparisons.py; all are measured when there is none. The sides of one run in turn,
+NAME is one of comparisons.py. --all measures all of them, and writes what it has measured into the
+rows that the table of docs/performance.md has. The sides of one run in turn,
 and what counts are the ratios of their medians, with the least and the greatest ratio of a pair
 next to them. Absolute figures are context: of one machine, on one day. After each comparison the
 output is written, and the same as Markdown next to it; the last line is the output as JSON.
@@ -15,6 +16,7 @@ processor than one without: its caches, its clock and the units behind the instr
 """
 
 import argparse
+import datetime
 import json
 import os
 import sys
@@ -32,12 +34,17 @@ DATA_DIR = str(common.ROOT / 'data' / 'fashion_mnist')
 AVX2_ONLY = str(common.ROOT / 'tests' / 'benchmarks' / 'avx2_only')
 AVX2_VARIABLES = {'ATEN_CPU_CAPABILITY': 'avx2', 'ONEDNN_MAX_CPU_ISA': 'AVX2',
                   'MKL_ENABLE_INSTRUCTIONS': 'AVX2'}
+PAGE = common.ROOT / 'docs' / 'performance.md'
+TABLE_HEADER = ('| comparison | first / second | ratio | medians | measured at |',
+                '| --- | --- | --- | --- | --- |')
 SAMPLE = str(common.ROOT / 'estimator_train' / 'data' / 'fashion_mnist_sample_files')
 
 
 def main() -> None:
   parser = common.Parser(__doc__)
   parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(COMPARISONS))
+  parser.add_argument('--all', action='store_true', help='measure all comparisons, and write '
+                      'them into the table of docs/performance.md')
   parser.add_argument('--data_dir', default=DATA_DIR, help='folder of the four gzipped idx files '
                       'of Fashion-MNIST (default: data/fashion_mnist)')
   parser.add_argument('--train_pattern', help='pattern of image files, quoted, in one folder a '
@@ -61,6 +68,7 @@ def main() -> None:
   conditions = _conditions(args, names)
   result: Dict[str, Any] = {
       'benchmark': 'compare', 'machine': common.machine(), 'memory_mb': _memory_mb(),
+      'date': datetime.date.today().isoformat(),
       'quick': args.quick, 'avx2': args.avx2, 'pairs': 1 if args.quick else args.pairs,
       'load_at_end': None,
       'versions': {build: environments.versions(python)
@@ -78,6 +86,8 @@ def main() -> None:
     result['load_at_end'] = round(os.getloadavg()[0], 2)
     storage.write_json(args.output, result)
     storage.write_text(os.path.splitext(args.output)[0] + '.md', markdown(result))
+  if args.all and not (args.quick or args.avx2):
+    storage.write_text(str(PAGE), page_with(result, PAGE.read_text(encoding='utf-8')))
   print(markdown(result))
   print(json.dumps(result))
   if result['failed']:
@@ -90,6 +100,9 @@ def _check(parser: common.Parser, args: Any) -> List[str]:
   if unknown:
     parser.error('no such comparison: {}: choose from {}'.format(
         ', '.join(unknown), ', '.join(COMPARISONS)))
+  if bool(args.names) == args.all:
+    parser.error('what to measure is unclear: {}: give NAME... or --all'.format(
+        'both NAME and --all' if args.all else 'neither NAME nor --all'))
   names = args.names or list(COMPARISONS)
   if not args.train_pattern:
     want = [name for name in names if 'images' in COMPARISONS[name].needs]
@@ -136,10 +149,8 @@ def markdown(result: Dict[str, Any]) -> str:
   parts.append('\n'.join('- {}: {}'.format(build, ', '.join(
       '{} {}'.format(*each) for each in found.items()))
                          for build, found in result['versions'].items()))
-  parts.append(common.markdown_table(
-      ['name', 'ratio', 'measured', 'at least', ''],
-      [['`{}`'.format(name)] + row for name, found in result['comparisons'].items()
-       for row in pairs.ratio_rows(found['ratios'])]))
+  parts.append('\n'.join([*TABLE_HEADER, *(
+      row for name in result['comparisons'] for row in table_rows(result, name))]))
   for name, found in result['comparisons'].items():
     parts.append('## {}\n\n{}'.format(name, found['title']))
     parts.append(common.markdown_table(['side', 'figure', 'median', 'least to greatest'],
@@ -147,6 +158,29 @@ def markdown(result: Dict[str, Any]) -> str:
   for name, error in result['failed'].items():
     parts.append('## {}\n\nFailed: {}'.format(name, error))
   return '\n\n'.join(parts) + '\n'
+
+
+def table_rows(result: Dict[str, Any], name: str) -> List[str]:
+  """Returns the rows of a comparison, in benchmarks.md and in docs/performance.md."""
+  machine = result['machine']
+  measured = '{}, {}, {}'.format(machine['commit'][:8], result['date'], machine['instructions'])
+  return ['| {} |'.format(' | '.join(['`{}`'.format(name), *cells, measured]))
+          for cells in pairs.ratio_rows(result['comparisons'][name]['ratios'])]
+
+
+def page_with(result: Dict[str, Any], page: str) -> str:
+  """Returns docs/performance.md with the measured rows in place of those of the same ratios."""
+  before, header, rest = page.partition('\n'.join(TABLE_HEADER) + '\n')
+  rows, end, after = rest.partition('\n\n')
+  measured = {_ratio_of(row): row for name in result['comparisons']
+              for row in table_rows(result, name)}
+  return ''.join([before, header, '\n'.join(
+      measured.get(_ratio_of(row), row) for row in rows.splitlines()), end, after])
+
+
+def _ratio_of(row: str) -> str:
+  """Returns the first two cells of a row: the comparison, and the title of the ratio."""
+  return row.rsplit(' | ', 3)[0]
 
 
 if __name__ == '__main__':

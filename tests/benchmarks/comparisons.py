@@ -33,9 +33,11 @@ def _torch(name: str, target: float, more: Tuple[Ratio, ...] = ()) -> Comparison
        'torch nchw': sides.torch(workload, '--layout=nchw'),
        'torch nhwc': sides.torch(workload, '--layout=nhwc')},
       more + (
-          _rates('the faster build / PyTorch, the faster layout', 'stock|onednn',
+          _rates('training rate of {}: the faster build / PyTorch, the faster layout'.format(
+              workload.model), 'stock|onednn',
                  ['torch nchw|torch nhwc'], target),
-          _rates('oneDNN / stock', 'onednn', ['stock'], None)),
+          _rates('training rate of {}: oneDNN / stock'.format(workload.model), 'onednn',
+                 ['stock'], None)),
       ('onednn', 'torch'))
 
 
@@ -45,8 +47,9 @@ def _keras3(name: str, target: float) -> Comparison:
       'Steady training: {}, `model.fit` of Keras 3 on TensorFlow 2'.format(_described(workload)),
       {'stock': sides.training(workload, 'stock'), 'onednn': sides.training(workload, 'onednn'),
        'keras 3': sides.keras3(workload)},
-      (_rates('oneDNN / Keras 3', 'onednn', ['keras 3'], target),
-       _rates('stock / Keras 3', 'stock', ['keras 3'], None)),
+      tuple(_rates('training rate of {}: {} / Keras 3'.format(workload.model, title), build,
+                   ['keras 3'], least)
+            for title, build, least in (('oneDNN', 'onednn', target), ('stock', 'stock', None))),
       ('onednn', 'keras3'))
 
 
@@ -55,9 +58,10 @@ def _prediction(kind: str, title: str) -> Comparison:
       'Prediction of 10,000 {}, from process start to the end: fashion_cnn'.format(title),
       {'stock': sides.prediction(kind, 'stock'), 'onednn': sides.prediction(kind, 'onednn'),
        'keras 3': sides.prediction(kind, 'keras3')},
-      tuple(Ratio('Keras 3 / {}'.format(build), ('keras 3', 'total_secs'),
-                  ((build, 'total_secs'),), target)
-            for build, target in (('stock', 1.2), ('onednn', None))), ('onednn', 'keras3'))
+      tuple(Ratio('time to predict 10,000 {}: Keras 3 / {}'.format(
+          title, name), ('keras 3', 'total_secs'), ((build, 'total_secs'),), target)
+            for name, build, target in (('stock', 'stock', 1.2), ('oneDNN', 'onednn', None))),
+      ('onednn', 'keras3'))
 
 
 def _torch_compile(name: str) -> Comparison:
@@ -131,14 +135,18 @@ COMPARISONS: Dict[str, Comparison] = {
         'Process start to the end of 1,000 steps: Fashion-MNIST, batch 256',
         {'article': sides.article(1000), 'stock': sides.package_run('stock', 1000, 100),
          'onednn': sides.package_run('onednn', 1000, 100)},
-        (Ratio('the article\'s script / stock', ('article', 'last_step_secs'),
+        (Ratio('process start to the end of 1,000 steps: the article\'s script / stock',
+               ('article', 'last_step_secs'),
                (('stock', 'last_step_secs'),), 1.3),
-         Ratio('the article\'s script / oneDNN', ('article', 'last_step_secs'),
+         Ratio('process start to the end of 1,000 steps: the article\'s script / oneDNN',
+               ('article', 'last_step_secs'),
                (('onednn', 'last_step_secs'),), 3)),
         ('onednn',)),
     'fashion_torch': _torch('fashion', 1.3, (
-        _rates('oneDNN / PyTorch, NCHW', 'onednn', ['torch nchw'], 1.5),
-        _rates('oneDNN / PyTorch, NHWC', 'onednn', ['torch nhwc'], 1.5))),
+        _rates('training rate of fashion_cnn: oneDNN / PyTorch, NCHW', 'onednn',
+               ['torch nchw'], 1.5),
+        _rates('training rate of fashion_cnn: oneDNN / PyTorch, NHWC', 'onednn',
+               ['torch nhwc'], 1.5))),
     'vgg16_torch': _torch('vgg16', 1.1),
     'resnet50_torch': _torch('resnet50', 1.2),
     'keras3_fit': _keras3('fashion', 1.2),
@@ -178,17 +186,20 @@ COMPARISONS: Dict[str, Comparison] = {
         'Steady training: fashion_cnn, batch 256, `model.fit` of tf.keras 1.15, stock build',
         {'stock': sides.steady('stock'), 'arrays': sides.keras_fit('--input=arrays'),
          'tf.data': sides.keras_fit('--input=tf_data')},
-        (_rates('stock / model.fit on arrays', 'stock', ['arrays'], 1.0),
-         _rates('stock / model.fit on tf.data', 'stock', ['tf.data'], None))),
+        (_rates('training rate of fashion_cnn: stock / model.fit of TensorFlow 1.15 on arrays',
+                'stock', ['arrays'], 1.0),
+         _rates('training rate of fashion_cnn: stock / model.fit of TensorFlow 1.15 on tf.data',
+                'stock', ['tf.data'], None))),
     'fashion_input': Comparison(
         'Whether the input keeps up with the model: Fashion-MNIST and synthetic images, batch 256',
         {'real': sides.steady('stock'),
          'synthetic': sides.steady('stock', flags=['--dataset=synthetic', '--image_size=28,28'])},
-        (_rates('real / synthetic', 'real', ['synthetic'], .95),)),
+        (_rates('training rate of fashion_cnn: real / synthetic images', 'real',
+                ['synthetic'], .95),)),
     'two_workers': Comparison(
         'What a second worker brings: fashion_cnn, 128 images a step on each core',
         {'one': sides.workers(1), 'two': sides.workers(2)},
-        (_rates('two workers / one', 'two', ['one'], 1.6),
+        (_rates('training rate of fashion_cnn: two workers / one', 'two', ['one'], 1.6),
          Ratio('two workers / one, a step', ('two', 'p50_step_ms'), (('one', 'p50_step_ms'),),
                None))),
     'growing_batch': Comparison(
@@ -198,32 +209,32 @@ COMPARISONS: Dict[str, Comparison] = {
     'images_cold': Comparison(
         'Input from image files to 224x224, cold, batch 32',
         {'tensorflow': sides.images('cold'), 'torch': sides.torch_images},
-        (Ratio('package / the article\'s input_fn', ('tensorflow', 'package'),
-               (('tensorflow', 'published'),), 2.5),
-         Ratio('package / decoding alone', ('tensorflow', 'package'),
+        (Ratio('input rate, cold files: package / the article\'s input_fn',
+               ('tensorflow', 'package'), (('tensorflow', 'published'),), 2.5),
+         Ratio('input rate, cold files: package / decoding alone', ('tensorflow', 'package'),
                (('tensorflow', 'decoding'),), .8),
-         Ratio('package / PyTorch\'s DataLoader and PIL, 2 workers', ('tensorflow', 'package'),
-               (('torch', RATE),), 1.5)),
+         Ratio('input rate, cold files: package / PyTorch\'s DataLoader and PIL, 2 workers',
+               ('tensorflow', 'package'), (('torch', RATE),), 1.5)),
         ('torch', 'images')),
     'images_from_memory': Comparison(
         'The same, of the same images from memory: decoded at full scale and resized, as many '
         'threads',
         {'tensorflow': sides.images('cold')},
-        (Ratio('package / decoding and resizing the same images from memory',
+        (Ratio('input rate: cold files / decoding and resizing the same images from memory',
                ('tensorflow', 'package'), (('tensorflow', 'from_memory'),), .95),),
         ('images',)),
     'images_fill': Comparison(
         'The whole first epoch over cold image files, filling the cache included, batch 32',
         {'tensorflow': sides.images('fill', passes=5)},
-        tuple(Ratio('--cache={} / --cache=none, first epoch'.format(value), ('tensorflow', figure),
-                    (('tensorflow', 'none'),), .95)
+        tuple(Ratio('input rate, first epoch: --cache={} / --cache=none'.format(value),
+                    ('tensorflow', figure), (('tensorflow', 'none'),), .95)
               for figure, value in (('memory', 'memory'), ('folder', 'FOLDER'))),
         ('images',)),
     'images_cached': Comparison(
         'The same from the second epoch on, the article\'s files in the page cache',
         {'tensorflow': sides.images('cache', window_secs=1)},
-        tuple(Ratio('--cache={} / the article\'s input_fn'.format(value), ('tensorflow', figure),
-                    (('tensorflow', 'published'),), 50)
+        tuple(Ratio('input rate, later epochs: --cache={} / the article\'s input_fn'.format(value),
+                    ('tensorflow', figure), (('tensorflow', 'published'),), 50)
               for figure, value in (('memory', 'memory'), ('folder', 'FOLDER'))),
         ('images',)),
     'vgg16_features': Comparison(
@@ -233,9 +244,10 @@ COMPARISONS: Dict[str, Comparison] = {
          'stock, head alone': sides.vgg16('head', 'stock', 10),
          'onednn': sides.vgg16('plain', 'onednn', 4),
          'onednn, features': sides.vgg16('features', 'onednn', 10)},
-        (_rates('--cache_features / the whole network, stock', 'stock, features', ['stock'], 3.2),
-         _rates('--cache_features / the whole network, oneDNN', 'onednn, features', ['onednn'],
-                3.8),
+        (_rates('training rate of VGG16: --cache_features / the whole network, stock',
+                'stock, features', ['stock'], 3.2),
+         _rates('training rate of VGG16: --cache_features / the whole network, oneDNN',
+                'onednn, features', ['onednn'], 3.8),
          _rates('--cache_features / the head alone on synthetic features, stock', 'stock, features',
                 ['stock, head alone'], .9),
          Ratio('computing the features / the whole network, stock',

@@ -262,7 +262,7 @@ SUBJECTS: Dict[str, Subject] = {
     'batch_size': Subject('batch size', (16, 64, 256, 1024), (2, 4, 8), _batch_size,
                           {FIRST_STEP: LINEAR, STEP: LINEAR, PEAK: LINEAR}),
     'steps': Subject('steps', (1000, 4000, 16000), (20, 40, 80), _steps, {STEP: FLAT, PEAK: FLAT}),
-    'replicas': Subject('CPU replicas, one global batch', (1, 2, 4, 8), (1, 2), _replicas,
+    'replicas': Subject('CPU replicas, one global batch', (1, 2, 4, 8, 16), (1, 2), _replicas,
                         {FIRST_STEP: LINEAR, STEP: NEARLY_FLAT, PEAK: NEARLY_FLAT}),
 }
 

@@ -95,19 +95,27 @@ def ratio_of(ratio: Ratio, repetitions: Repetitions) -> Dict[str, Any]:
   """Returns the ratio of the medians, the least and the greatest of a pair, and the verdict."""
   over, *others = [repetitions[side_of(sides, figure, repetitions)][figure]
                    for sides, figure in (ratio.over,) + ratio.under]
-  found: Dict[str, Any] = dict(common.median_ratio(
-      over, [combined(values) for values in zip(*others)]))
-  found.update(title=ratio.title, target=ratio.target)
+  under = others[0] if len(others) == 1 else [combined(values) for values in zip(*others)]
+  found: Dict[str, Any] = dict(common.median_ratio(over, under))
+  found.update(title=ratio.title, target=ratio.target, figure=ratio.over[1],
+               medians=[statistics.median(over), statistics.median(under)])
   if ratio.target is not None:
     found['reached'] = found['of_medians'] >= ratio.target
   return found
 
 
 def ratio_rows(ratios: Sequence[Dict[str, Any]]) -> List[List[str]]:
-  """Returns the cells of a table of ratios: title, ratio with its spread, target, verdict."""
-  return [[ratio['title'], '{of_medians:.2f} ({min:.2f} to {max:.2f})'.format(**ratio)] + (
-      ['', ''] if ratio['target'] is None else
-      ['{:g}'.format(ratio['target']), common.verdict(ratio['reached'])]) for ratio in ratios]
+  """Returns the cells of a table of ratios: title, ratio with its spread, the two medians."""
+  return [[ratio['title'], '{of_medians:.2f} ({min:.2f} to {max:.2f})'.format(**ratio),
+           _medians(ratio['figure'], *ratio['medians'])] for ratio in ratios]
+
+
+def _medians(figure: str, over: float, under: float) -> str:
+  """Returns two medians with their unit, which the end of the name of their figure shows."""
+  units = [unit for end, unit in (('_per_sec', '/s'), ('_secs', ' s'), ('_mb', ' MB'))
+           if figure.endswith(end)]
+  return ' / '.join(('{:,.0f}' if value >= 100 else '{:.3g}').format(value) + ''.join(units)
+                    for value in (over, under))
 
 
 def figure_rows(repetitions: Repetitions) -> List[List[str]]:

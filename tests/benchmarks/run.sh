@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Compares this package with its peers: sets up what is missing, then the comparisons.
 #
-#   tests/benchmarks/run.sh [NAME...] [--train_pattern=PATTERN] [--pairs=5] [--quick]
+#   tests/benchmarks/run.sh {NAME... | --all} [--train_pattern=PATTERN] [--pairs=5] [--quick]
 #
-# In .venv/ and .venv-onednn/, as run_train.sh makes them, and .venv-torch/ for PyTorch. Without a
-# NAME all are measured, which takes hours. --help shows the rest.
+# In .venv/ and .venv-onednn/, as run_train.sh makes them, and .venv-torch/ for PyTorch. --all
+# measures all, which takes hours, and updates docs/performance.md. --help shows the rest.
 set -euo pipefail
 
 unset ESTIMATOR_TRAIN_TF  # Both builds are measured.

@@ -72,7 +72,7 @@ def package_run(build: str, train_steps: int, log_every_steps: int) -> Side:
   def run(conditions: Conditions) -> Figures:
     steps = 3 if conditions.quick else train_steps
     child, _ = common.run_package(
-        ['--mode=train_and_evaluate', '--train_steps={}'.format(steps),
+        ['--mode=train_and_evaluate', '--train_steps={}'.format(steps), '--eval_every_epochs=0',
          '--batch_size={}'.format(BATCH_SIZE),
          '--log_every_steps={}'.format(min(log_every_steps, steps))] + _data(conditions),
         conditions.deadline_secs, python=conditions.pythons[build])

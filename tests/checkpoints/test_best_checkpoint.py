@@ -50,7 +50,9 @@ EVALUATIONS = [
     (10, .5, 1., 'accuracy', 0), (20, .9, 2., 'average_loss', 0), (30, .1, .5, 'average_loss', 2),
     (40, .9, .5, 'average_loss', 2), (50, .1, 1., 'accuracy', 2),
     # The step of the best one is trained again.
-    (30, .1, .5, 'average_loss', 2), (30, .6, 1., 'accuracy', 6), (30, .7, 1., 'accuracy', 7)]
+    (30, .1, .5, 'average_loss', 2), (30, .6, 1., 'accuracy', 6), (30, .7, 1., 'accuracy', 7),
+    # At an equal accuracy, the lower loss is the better one, but the accuracy has not improved.
+    (60, .7, 2., 'accuracy', 7), (70, .7, .9, 'accuracy', 9), (80, .7, .9, 'accuracy', 9)]
 
 
 def test_the_best_is_kept(tmp_path):
@@ -62,6 +64,7 @@ def test_the_best_is_kept(tmp_path):
     record = json.loads((tmp_path / 'best' / 'best.json').read_text())
     assert record['metric'] == metric and record['value'] == record[metric]
     assert record['last_evaluated'] == step
+    assert record['improved_at'] == (30 if step > 60 else record['global_step'])
 
 
 def test_links_or_copies(tmp_path, monkeypatch):

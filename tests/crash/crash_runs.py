@@ -27,7 +27,7 @@ _FUNCTIONS = {
     'rename': 'tensorflow.python.lib.io.file_io:rename',
     'delete': 'tensorflow.python.lib.io.file_io:delete_file',
     'lock': 'estimator_train.run_dir.lock:_acquire_lock',
-    'evaluate': 'estimator_train.training.evaluation:_EvaluationGraph.run',
+    'evaluate': 'estimator_train.training.evaluation:_EvaluationGraph.evaluate',
     'promote': 'estimator_train.checkpoints.best_checkpoint:promote_if_better',
     'page': 'estimator_train.reports.page:write_page_of_finished_run',
     'saved_model': 'tensorflow.compat.v1:saved_model.Builder.save',

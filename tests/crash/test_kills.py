@@ -40,7 +40,7 @@ OTHERS = [
     ('saved_model', 'before'), ('saved_model', 'after'), ('os.rename', 'after', r'/version\.'),
     *(('os.replace', 'before', '/{}$'.format(name)) for name in (
         'data.json', 'flags.txt', 'labels.txt', 'batch_sizes.json', 'evaluation.json', 'best.json',
-        'throughput.json', 'model.h5', 'curves.json', 'samples.json'))]
+        'throughput.json', 'model.h5', 'best.h5', 'curves.json', 'samples.json'))]
 TWICE = ('lock', '_temp_', 'state', 'rename', 'delete', 'os.link', 'evaluate', 'os.rename')
 
 pytestmark = pytest.mark.slow

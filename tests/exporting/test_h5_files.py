@@ -11,10 +11,12 @@ import tensorflow.compat.v1 as tf
 from conftest import keras_session, run_process
 
 from estimator_train.data import binary_files, mnist
-from estimator_train.exporting import h5_model, keras_3_config
+from estimator_train.distribution.devices import Devices
+from estimator_train.exporting import h5_model, keras_3_config, restored_model
 from estimator_train.model import losses, networks
 from estimator_train.model.networks import ScaledResidualSum
 from estimator_train.run_dir import RunDir
+from estimator_train.settings import Settings
 from estimator_train.settings.flags import PACKAGE_MODELS
 from estimator_train.system import temporary_files
 
@@ -30,6 +32,23 @@ def test_plain_keras_scores_the_same(finished_run):
         images.astype(np.float32) / 255, np.eye(10)[classes], batch_size=1000, verbose=0)
   evaluation = json.loads((finished_run / 'evaluation.json').read_text())
   assert found == pytest.approx([evaluation['average_loss'], evaluation['accuracy']], rel=1e-5)
+
+
+@pytest.mark.parametrize('needs_gpu', [False, True])
+def test_models_with_operations_for_gpus_are_restored_on_a_gpu(finished_run, monkeypatch,
+                                                               needs_gpu):
+  monkeypatch.setattr(restored_model.graphs, 'requires_gpu', lambda graph: needs_gpu)
+  monkeypatch.setattr(restored_model, 'find_devices', lambda flags: Devices(('/gpu:0',), ('GPU',)))
+  settings = Settings(mode='export', dataset='fashion_mnist_sample', batch_size=50,
+                      model='own_models:two_layers', model_dir=str(finished_run))
+  with restored_model.open_trained_model(settings, RunDir(str(finished_run))) as trained, \
+      trained.restore() as restored:
+    assert restored.session is tf.get_default_session()
+    assert ('GPU' in restored.session._config.device_count) != needs_gpu
+    weights = restored.session.run(restored.keras_model.weights)
+  with keras_session():
+    saved = tf.keras.models.load_model(str(finished_run / 'model.h5')).get_weights()
+  assert all((one == two).all() for one, two in zip(weights, saved))
 
 
 def image_layers():

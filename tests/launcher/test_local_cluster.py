@@ -7,6 +7,8 @@ from unittest import mock
 import pytest
 
 from estimator_train.launcher import local_cluster
+from estimator_train.run_dir import RunDir
+from estimator_train.settings import command_line
 
 
 @pytest.mark.parametrize('arguments, counts, strategy', [
@@ -104,3 +106,22 @@ def test_help_is_the_programs(monkeypatch):
     local_cluster.main(['--local_workers=2', '--help'], ['some python', 'program'])
   assert commands == [('some python', ['some python', 'program', '--distribution_strategy='
                                        'multi_worker_mirrored', '--help'])]
+
+
+def test_the_folder_of_a_run_is_chosen_once_for_all_tasks(monkeypatch, tmp_path, capsys):
+  monkeypatch.chdir(str(tmp_path))
+  commands = []
+  monkeypatch.setattr(local_cluster.Supervisor, 'run', lambda self, max_restarts: 0)
+  monkeypatch.setattr(local_cluster.Supervisor, '__init__', lambda self, tasks, command, *others: (
+      commands.append((command, others[0]))))
+  for steps in (1, 2):
+    assert local_cluster.main(['--local_workers=2', '--train_steps={}'.format(steps)], ['it']) == 0
+    if steps == 1:  # Its tasks record their flags.
+      arguments, log_dir = commands[0]
+      settings = command_line.parse(arguments[1:])
+      RunDir(settings.run.required_model_dir).record_flags(settings)
+  name = 'runs/fashion_mnist_sample-fashion_cnn'
+  assert [(command[-1], log_dir) for command, log_dir in commands] == [
+      ('--model_dir={}'.format(folder), folder + '/logs') for folder in (name, name + '-2')]
+  assert capsys.readouterr().err.startswith(
+      'new run in {0}\nnew run in {0}-2, because'.format(name))

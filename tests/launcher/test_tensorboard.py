@@ -39,7 +39,7 @@ def get(url):
 
 def test_a_training_with_tensorboard(tmp_path):
   """In a folder whose name TensorBoard would take for a list of named ones."""
-  assert './run_train.sh --tensorboard' in command_line.help_text()
+  assert '\n  --tensorboard: ' in command_line.help_text()
   with (tmp_path / 'err').open('w') as err:
     process = subprocess.Popen(
         [sys.executable, '-m', 'estimator_train.launcher.local_cluster', '--tensorboard',

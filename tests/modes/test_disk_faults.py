@@ -172,6 +172,49 @@ def test_translated_errors():
     assert translated is None, other
 
 
+@pytest.mark.parametrize('message, what', [
+    ('2 root error(s) found.\n  (0) Resource exhausted: OOM when allocating tensor with shape[32,9]'
+     ' and type half on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc\n\t '
+     '[[{{node a}}]]\nHint: If you want to see a list of allocated tensors when OOM happens, add',
+     r'out of memory on /device:GPU:0: a half tensor of shape \[32,9\] at --batch_size=128: give'),
+    ('2 root error(s) found.\n  (0) Internal: Dst tensor is not initialized.\n\t [[{{node x}}]]',
+     'out of memory on a GPU: Internal: Dst tensor is not initialized.: free the memory'),
+    ('failed initializing StreamExecutor for CUDA device ordinal 0: Internal: failed call to '
+     'cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory; total memory reported: 1',
+     'out of memory on a GPU: '),
+    ('cudaGetDevice() failed. Status: CUDA driver version is insufficient for CUDA runtime version',
+     'the driver of the GPU is too old: '),
+    ('CUDA runtime implicit initialization on GPU:0 failed. Status: all CUDA-capable devices are '
+     'busy or unavailable', 'another process has the GPU for itself: '),
+    ('CUDA runtime implicit initialization on GPU:0 failed. Status: device kernel image is invalid',
+     'TensorFlow does not support the GPU: '),
+    ('TensorFlow device (GPU:0) is being mapped to multiple CUDA devices (1 now, and 0 previously)',
+     'this process already uses other GPUs: '),
+    ('4 root error(s) found.\n  (0) Internal: NCCL: unhandled system error. Set NCCL_DEBUG=WARN '
+     'for detail.\n\t [[node NcclAllReduce]]',
+     'NCCL failed: Internal: NCCL: unhandled system error'),
+    ('Failed to get convolution algorithm. This is probably because cuDNN failed to initialize, so '
+     'try looking to see if a warning log message was printed above.\n\t [[{{node c}}]]',
+     'a library of CUDA failed: Failed to get convolution'),
+    ('Blas GEMM launch failed : a.shape=(32, 784), b.shape=(784, 9), m=32, n=9, k=784',
+     'a library of CUDA failed: '),
+    ('Attempting to perform BLAS operation using StreamExecutor without BLAS support',
+     'a library of CUDA failed: '),
+    ('Failed to call ThenRnnForward with model config: [rnn_mode, rnn_input_mode]: 2, 0',
+     'a library of CUDA failed: '),
+    ("No OpKernel was registered to support Op 'CudnnRNNV2' used by node cu_dnnlstm/CudnnRNNV2",
+     'the model requires a GPU: '),
+    ('indices[0] = 5 is not in [0, 5)\n\t [[node NCCL/cuDNN]]', None)])
+def test_translated_errors_of_gpus(message, what):
+  """The messages are those of public reports."""
+  error = tf.errors.InternalError(None, None, message)
+  translated = resource_errors.translate_error(error, Settings(), RunDir('DIR'), None)
+  if what is None:
+    assert translated is None
+  else:
+    assert isinstance(translated, UserError) and re.match(what, str(translated)), str(translated)
+
+
 def test_without_memory_to_start(tmp_path):
   done = run_process(
       'bash', '-c', 'ulimit -v 500000; exec "$@"', '-', sys.executable, '-m', 'estimator_train',

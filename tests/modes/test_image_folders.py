@@ -12,13 +12,21 @@ def folders(image_folders, tmp_path):
                                        '--model_dir={}'.format(tmp_path / 'model')]
 
 
-def test_train_and_evaluate(run_well, folders, tmp_path):
-  done = run_well('--train_epochs=20', '--class_weights=balanced', *folders)
+def test_train_and_evaluate(run_well, folders, image_folders, tmp_path):
+  done = run_well('--train_epochs=20', '--class_weights=balanced', '--cache=memory', *folders)
   assert '18 training images: A 12, B 6; the largest class has 2.0 times' in done.err
   assert 'compensates for that' not in done.err
   assert (tmp_path / 'model' / 'labels.txt').read_text() == 'A\nB\n'
   assert done.result['examples'] == 10 and done.result['global_step'] == 60
   assert done.result['accuracy'] >= 0.9  # A is dark and B is bright.
+  report = tmp_path / 'model' / 'report'
+  # The graph lacks the number of channels of cached images.
+  assert (report / 'train_batch.png').exists() and (report / 'sample-00.png').exists()
+  assert 0.9 <= done.result['roc_auc'] <= 1 and json.loads(
+      (tmp_path / 'model' / 'evaluation.json').read_text())['threshold_curve']
+  samples = json.loads((report / 'samples.json').read_text())['samples']
+  assert {sample['file'] for sample in samples} == {
+      str(path) for path in image_folders.glob('test/*/*.jpeg')}
   del folders[1]  # Evaluation needs no training images.
   again = run_well('--mode=evaluate', *folders)
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])

@@ -59,7 +59,7 @@ def test_compressed_records_and_their_folder(awkward_images, tmp_path):
       ('e', gzip.compress(wrong + content)), ('f', gzip.compress(content[:-5])),
       ('labels.txt', b'0:A'), ('no_records.gz', gzip.compress(b'x' * 99)), ('x', b'x\x9c' * 9)):
     (tmp_path / name).write_bytes(data)
-  files = images.find_files(str(tmp_path))
+  files = images.find_files([str(tmp_path)])
   (entries,) = images.read_batches(files, 'image/encoded', SHAPE, 100, 2)
   found = [(entry.name[len(bytes(tmp_path)) + 1:].decode(),
             entry.arrays_or_error if isinstance(entry.arrays_or_error, str) else '')
@@ -74,4 +74,4 @@ def test_compressed_records_and_their_folder(awkward_images, tmp_path):
   assert [name for name in rest if name[0] == 'e'] == ['e:{}'.format(n) for n in range(6)]
   assert {name for name, reason in rest.items() if 'wrong checksum' in reason} == {'e:2'}
   (tmp_path / 'a.png').write_bytes(image)  # Of a folder with images, only these.
-  assert list(images.find_files(str(tmp_path))) == [bytes(tmp_path / 'a.png')]
+  assert list(images.find_files([str(tmp_path)])) == [bytes(tmp_path / 'a.png')]

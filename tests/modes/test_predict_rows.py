@@ -145,10 +145,10 @@ def test_files(tmp_path):
   assert read(tmp_path / 'c.jsonl.gz', n=number) == [[5]]
   assert 'must end with .csv, .jsonl' in read(tmp_path / 'd.txt', n=number)[0]
   assert read(tmp_path / 'e.csv', n=number) == ['not a regular file']
-  assert [os.path.basename(path) for path in rows.find_row_files(str(tmp_path))] == [
+  assert [os.path.basename(path) for path in rows.find_row_files([str(tmp_path)])] == [
       b'a.csv.gz', b'b.CSV', b'c.jsonl.gz', b'e.csv']
-  assert len(rows.find_row_files('{}/*'.format(tmp_path))) == 5
-  assert rows.find_row_files(str(tmp_path / 'd.txt')) == []
+  assert len(rows.find_row_files(['{}/*'.format(tmp_path)])) == 5
+  assert rows.find_row_files([str(tmp_path / 'd.txt')]) == []
 
 
 @pytest.mark.parametrize('fault, reason', [('index', 'indices[0] = 13'), ('size', 'output x must')])
@@ -256,6 +256,7 @@ def test_examples_without_an_output_each(tmp_path):
 
 
 def test_examples_are_cast_as_in_training(tmp_path):
+  """Also those in memory, where an array is that of the only input."""
   settings = estimator_train.Settings(dataset=integers, model=one_number, batch_size=3,
                                       train_steps=1, model_dir=str(tmp_path / 'run'))
   estimator_train.train(settings)
@@ -264,3 +265,10 @@ def test_examples_are_cast_as_in_training(tmp_path):
       [each['value'] for each in estimator_train.predict(settings.evolve(input=name))]
       for name in ('', str(tmp_path / 'a.csv')))
   assert len(examples) == 3 and examples == found
+  for values in (np.array([1, 2, 3]), np.array([[1.], [2.], [3.]]), [1, 2, 3],
+                 {'number': [1, 2, 3]}, [{'number': number} for number in (1, 2, 3)],
+                 [tmp_path / 'a.csv']):
+    predictions = list(estimator_train.predict(settings, values))
+    assert [each.value for each in predictions] == examples
+    assert [each.get('example') for each in predictions] == (
+        [None] * 3 if len(values) == 1 and isinstance(values, list) else [0, 1, 2])

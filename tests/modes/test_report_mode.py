@@ -11,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import fails
 
+from estimator_train.modes import report as report_mode
 from estimator_train.reports import page
 
 
@@ -105,10 +106,29 @@ def test_a_comparison(report, finished_run, copied_run, keras_run, tmp_path):
   (copied_run / 'throughput.json').write_text(json.dumps(figures))
   found, text = report(*links)
   assert all(run['accuracy'] and run['average_loss'] > 0 for run in found[:2])
-  assert '<h1>Comparison of 3 runs</h1>' in text and 'Line chart of the loss: a/run,' in text
+  assert re.search('<h1>Comparison of 3 runs on fashion_mnist_sample <small>a/run, b/run', text)
+  assert 'Line chart of the loss: a/run,' in text
   for part in ('>a/run<', '>b/run<', '&lt;script&gt;', '1.00×', '1.50×', 'steps/sec'):
     assert part in text and '<script>' not in text
   assert {'rates.png', 'compared-loss.png'} <= set(os.listdir(str(tmp_path / 'out' / 'report')))
+
+
+def test_the_table_marks_the_best_and_has_each_flag_once():
+  empty = page.PageData(*[{} for _ in page.PageData._fields])
+  runs = [page.ComparedRun(name, name, empty._replace(
+      flags={'batch_size': str(batch_size), 'model': 'm'},
+      throughput={'global_batch_size': batch_size, 'model': 'm', 'examples_per_sec': rate,
+                  'step_secs': {'p50': .5}},
+      evaluation=evaluation)) for name, batch_size, rate, evaluation in (
+          ('a', 10, 100., {'accuracy': .5, 'average_loss': 2.}),
+          ('b', 20, 150., {'accuracy': .75, 'average_loss': 3.}), ('c', 20, 50., {}))]
+  rows = {row.title: (list(row.cells), row.are_best) for row in report_mode._make_table(runs)}
+  assert rows == {
+      'accuracy': (['50.0\u00a0%', '75.0\u00a0%', '–'], [False, True, False]),
+      'average loss': (['2', '3', '–'], [True, False, False]),
+      '--batch_size': (['10', '20', '20'], [False] * 3),
+      'examples/sec': (['100', '150 (1.50×)', '50 (0.50×)'], [False, True, False]),
+      'step, median': (['500\u00a0ms'] * 3, [False] * 3), 'model': (['m'] * 3, [False] * 3)}
 
 
 def test_wrong_runs(run_program, keras_run, finished_run, tmp_path):

@@ -108,6 +108,10 @@ def test_resume_with_other_batch_sizes_continues_with_the_next_example(run_well,
   done = run_well('--train_epochs=1', '--batch_size=594', *common)
   assert 'resuming from step 4, 60 examples' in done.err
   assert done.result['global_step'] == 14 and done.result['examples_seen'] == 6000
+  assert read(tmp_path / 'report', 'curves.json')['epoch'] == [
+      [0, 0.], [3, .005], [4, .01], [14, 1.]]
+  figures = read(tmp_path, 'throughput.json')
+  assert figures['start_step'] == 4 and figures['total_run_secs'] > 2 * figures['run_secs'] > 0
   again = run_well('--train_epochs=1', '--batch_size=10', *common)
   assert again.result['steps_run'] == 0 and again.result['examples_seen'] == 6000
 

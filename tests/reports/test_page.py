@@ -15,7 +15,7 @@ import pytest
 from conftest import run_process
 from PIL import Image
 
-from estimator_train.reports import charts, evaluation, page
+from estimator_train.reports import charts, evaluation, experiment_charts, page, train_batch
 from estimator_train.settings.flags import ReportingFlags
 
 # The files of a run. The class metrics and the pictures are not there, as they depend on HOSTILE.
@@ -27,10 +27,12 @@ HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$\\
 # The pictures and the section of each file alone.
 OF_FILES = {
     'throughput.json': (set(), {'verdict', 'steps', 'run'}),
-    'evaluation.json': ({'confusion-matrix.png', 'reliability.png'}, {'classes'}),
+    'evaluation.json': ({'confusion-matrix.png', 'reliability.png', 'roc.png',
+                         'precision-recall.png'}, {'classes', 'thresholds'}),
     'report/steps.json': ({'step-time.png', 'step-histogram.png'}, {'steps'}),
-    'report/curves.json': ({'loss.png', 'accuracy.png'}, {'curves'}),
+    'report/curves.json': ({'loss.png', 'accuracy.png', 'learning-rate.png'}, {'curves'}),
     'report/samples.json': (set(), {'samples', 'mistakes'}),
+    'report/train_batch.png': (set(), {'train-batch'}),
     'report/outputs.json': ({'output-0-values.png', 'output-0-errors.png'}, {'outputs'}),
     'scaling.json': ({'scaling.png', 'scaling-efficiency.png'}, {'scaling'}),
     'lr_finder.json': ({'lr-finder.png'}, {'lr-finder'}),
@@ -84,15 +86,15 @@ def part(*names, **changes):
 
 def pictures(model_dir):
   return {path.name for path in (model_dir / 'report').glob('*.png')
-          if not path.name.startswith(('sample-', 'mistake-'))}
+          if not path.name.startswith(('sample-', 'mistake-', 'train_batch'))}
 
 
-def sample(true, predicted, probability, pixel):
+def sample(true, predicted, probability, pixel, **identity):
   """Returns what an evaluation keeps of an example."""
-  outputs = np.full(len(HOSTILE), (1 - probability) / (len(HOSTILE) - 1))
-  outputs[predicted] = probability
+  probabilities = np.full(len(HOSTILE), (1 - probability) / (len(HOSTILE) - 1))
+  probabilities[predicted] = probability
   return types.SimpleNamespace(image=np.broadcast_to(pixel, (28, 20, len(pixel))),
-                               class_index=true, outputs=outputs)
+                               class_index=true, probabilities=probabilities, identity=identity)
 
 
 def per_class(labels, matrix):
@@ -108,8 +110,12 @@ def full(tmp_path_factory):
   matrix[7, 6:8] = 1, 3
   metrics = per_class(HOSTILE, matrix)
   evaluation.write_samples(
-      str(folder), HOSTILE, [sample(true, 0, .875, [77.]) for true in range(len(HOSTILE))],
-      [sample(8, 6, .625, [10., 20., 300.])])
+      str(folder), HOSTILE, [
+          *(sample(true, 0, .875, [77.], example=true) for true in range(len(HOSTILE))),
+          sample(8, 6, .625, [10., 20., 300.], file='a/cat.png')],
+      [sample(8, 6, .625, [10., 20., 300.], file='a/cat.png')])
+  labels = .25 * np.eye(len(HOSTILE)) + .75 * np.eye(len(HOSTILE))[::-1]
+  train_batch.write_train_batch(str(folder), HOSTILE, np.zeros([11, 40, 300, 3]), labels)
   return folder, write(folder, part('evaluation.json', confusion_matrix=matrix.tolist(), per_class={
       label: dict(of_class, of_a_later_release=1) for label, of_class in metrics.items()}))
 
@@ -119,8 +125,9 @@ def test_everything_is_on_the_page(full):
   assert found.sections == SECTIONS and pictures(folder) == PICTURES
   order = [section['id'] for section in found.all('section')]
   assert order.index('curves') < order.index('classes') < order.index('steps') < order.index('run')
-  assert '<title>Training of mine:a_$model$ on &lt;i&gt;set&lt;/i&gt;: {}</title>'.format(
+  assert '<title>Training of mine:a_$model$ on &lt;b&gt;: {}</title>'.format(
       folder.name) in found.source
+  assert 'Training of mine:a_$model$ on <b> {} Accuracy'.format(folder.name) in found.text
   shown, folded = re.search('<details>', found.source).start(), found.source.index('</details>')
   assert found.source.index('--train_pattern') < shown < found.source.index('--optimizer') < folded
   for text in (
@@ -128,18 +135,23 @@ def test_everything_is_on_the_page(full):
       '0.500 in training, at step 469 '
       'Throughput 2,300 examples/sec over 459 steps with their pauses, after 10 warm-up steps '
       'steady rate, without checkpoints, evaluations and traced steps: 2,462 ± 24.6 (standard '
-      'error) 1,150\u00a0examples/sec per replica', '✗ {{ 7 * 7 }} true class: &amp; 62.5',
-      'Top-5 accuracy 98.8\u00a0% Macro F1 84.1\u00a0% Calibration error 6.25\u00a0%',
+      'error) 1,150\u00a0examples/sec per replica',
+      '✗ {{ 7 * 7 }} true class: &amp; 62.5\u00a0% cat.png', 'example 10',
+      'Top-5 accuracy 98.8\u00a0% Macro F1 84.1\u00a0% true class',
+      'Calibration error: 6.25\u00a0%',
+      'Area under the ROC curve (AUC): 0.912.', '(average precision): 0.876.',
+      'The positive class is "\'><img src=x one….',
       '{{ 7 * 7 }} 90.0\u00a0% 100\u00a0% 94.7\u00a0% 9', '– – – 0', 'the speed compute-bound',
       '100\u00a0% 75.0\u00a0% 85.7\u00a0% 4', 'waiting for input 8.00\u00a0%',
-      'nothing in the input <helps>', '99 of 100 steps within 71.2\u00a0ms Time to first step 4.40',
+      'nothing in the input <helps>', 'Time to first step 4.40',
       'from the start of the process to the end of the first step imports 2.20\u00a0s data 100',
-      '1 of 4 points are above the top of the chart, up to 900\u00a0ms', 'p50: 51.1\u00a0ms',
+      '1 of 4 points are above the top of the chart.', 'steady step 52.0\u00a0ms 51.1\u00a0ms',
       'The last quarter of the steps took 2.10\u00a0% less time than the first quarter. Pauses for '
       'checkpoint: 2, 1.50\u00a0s in total. Much slower than the other steps: step 16 (900',
       '3, 3 failed exit code 2: <no> batch', 'a note & more', 'no GPU & no time',
-      'Finished 2026-11-26 15:04 Duration 1:02:03 Machine A processor (2 cores) Devices /cpu:0, '
-      '/cpu:1 Strategy mirrored', 'batch 128\u00a0examples, 64 per replica', 'TensorFlow 1.15.0',
+      'Finished 2026-11-26 15:04 Duration 2:02:03, 1:02:03 since step 235 Machine A processor '
+      '(2 cores) Devices /cpu:0, /cpu:1 Strategy mirrored', 'TensorFlow 1.15.0',
+      'batch 128\u00a0examples, 64 per replica',
       '1,234,567: 1,000,000 trainable, 234,000 frozen Size of the parameters 4.94\u00a0MB',
       '--train_pattern=<b>/*.jpeg & "more"=x', '--labels is not set',
       '3 values of 1,234 test examples, evenly spaced; R² 0.500.'):
@@ -151,6 +163,8 @@ def test_everything_is_on_the_page(full):
                'Line chart of the accuracy over the confidence: in 2 of 3 bins with examples, the '
                'accuracy is below the confidence; in the last of them, it is 91.8\u00a0% at a '
                'confidence of 96.2\u00a0%.', 'Confusion matrix of 11 classes',
+               'the recall of "\'><img src=x one… over its false positive rate: the area under the '
+               'curve is 0.912.', 'learning rate, from 0.1 at step 1 to 0.001 at step 469.',
                'the errors of <price>: mean 0.333, mean absolute error 0.333, root mean squared '
                'error 0.577, 5 % below 0, 95 % below 0.900.',
                'values of <price>: true values from 1 to 3, predicted values from 1 to 4.'):
@@ -194,12 +208,14 @@ def test_hostile_names_are_text(full):
 def test_pictures_are_within_the_page_and_described(full):
   folder, found = full
   images = found.all('img')
-  assert len(images) == len(HOSTILE) + 1
+  assert len(images) == len(HOSTILE) + 2  # A wrong prediction is not shown as a sample, too.
   contents = [base64.b64decode(image['src'].partition('data:image/png;base64,')[2])
               for image in images]
-  opened = [Image.open(io.BytesIO(content)) for content in contents]
+  *opened, batch = [Image.open(io.BytesIO(content)) for content in contents]
+  # Three rows of images that are 112 by 15 pixels, with two lines of text.
+  assert batch.size == (4 * 112 + 3 * 6, 3 * (15 + 36) + 2 * 6)
   assert [each.getpixel((19, 27)) for each in opened] == [(10, 20, 255), *[77] * (len(opened) - 1)]
-  for image in images:  # So that nothing moves when it appears.
+  for image in images[:-1]:  # So that nothing moves when it appears.
     assert int(image['width']) / int(image['height']) == pytest.approx(20 / 28, rel=0.01)
   charts_on_page = found.all('svg')
   assert {chart['role'] for chart in charts_on_page} == {'img'}
@@ -215,8 +231,9 @@ def test_pictures_are_within_the_page_and_described(full):
 def test_the_pointer_shows_values_and_colors_suit_the_screen(full):
   _, found = full
   tips = [html.unescape(tip) for tip in re.findall('<title>(.*?)</title>', found.source, re.DOTALL)]
-  for tip in ('training: 0.800 at global step 100', 'training: 83 at global step 469',
-              'training: 0.500 at global step 469\nevaluation: 0.443 at global step 469',
+  for tip in ('training: 0.800 at epoch 1', 'training: 83 at epoch 4.69',
+              'training: 0.500 at epoch 4.69\nevaluation: 0.443 at epoch 4.69',
+              'ROC: 100 at false positive rate (%) 35',
               'longest step: 900 at global step 16\nmean: 51 at global step 16',
               '50 to 60 ms: 6 steps', '&amp; predicted as &amp;: 9, 100\u00a0%',
               'confidence 50 to 75 %: 300 examples, mean confidence 70.0\u00a0%, accuracy 60.0',
@@ -235,8 +252,10 @@ def test_figures_of_other_runs(tmp_path):
        {}, ['2,300'], ['±', 'bound']),
       (('steady_examples_per_sec', 'examples_per_sec', 'examples_per_sec_per_replica'),
        {'steady_steps_per_sec': 19.2}, ['18', '19.2', 'steps/sec'], ['examples/sec']),
-      ((), {'steady_state': False, 'drift': .5, 'first_step_parts_secs': {'first_step': .5}},
-       ['2,462 ± 24.6', 'pauses; no steady state: the run is not longer than its',
+      (('start_step',),
+       {'steady_state': False, 'drift': .5, 'first_step_parts_secs': {'first_step': .5}},
+       ['2,462 ± 24.6', 'Duration 1:02:03 Machine',
+        'pauses; no steady state: the run is not longer than its',
         'from the complete graph to the end of the first step', '50.0\u00a0% longer than'], []),
       (('model', 'dataset'), {'shares': {'input': None, 'compute': None, 'between': .3}},
        ['The wait for input was not observed.', 'waiting for input and computing 70.0\u00a0%'],
@@ -265,6 +284,55 @@ def test_figures_of_other_runs(tmp_path):
                '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4',
                'one worker times the number of workers'):
     assert text in found.source
+
+
+def test_lines_end_where_they_leave_the_chart():
+  (chart,) = experiment_charts.draw_lr_finder_chart(part('lr_finder.json')['lr_finder.json'])
+  for color in ('sky', 'blue'):  # The last loss is 1e30.
+    (line,) = [shape['line'] for shape in chart.shapes
+               if shape.get('color') == color and len(shape.get('line', ())) > 2]
+    heights = [y for _, y in line]
+    assert heights[-1] == min(heights) > 0 and heights.count(heights[-1]) == 1
+    assert line[-1][0] < 480 - 16  # Before the last learning rate.
+
+
+@pytest.mark.parametrize('name, values, is_log', [
+    ('train_loss', 2 * .97 ** np.arange(200), True), ('train_loss', np.linspace(2, .5, 200), False),
+    ('learning_rate', .1 ** np.linspace(1, 4, 50), True),
+    ('learning_rate', np.repeat([.1, .01, .001], 9), True),
+    ('learning_rate', .05 * (1.0001 + np.cos(np.linspace(0, np.pi, 50))), False)])
+def test_scales(name, values, is_log):
+  chart = list(charts.draw_curves({name: list(enumerate(values.tolist(), 1))}))[0]
+  ticks = {shape['text'] for shape in chart.shapes if 'text' in shape}
+  assert ('0.01' in ticks and '0.1' in ticks) == is_log
+  lines = [np.array(shape['line']) for shape in chart.shapes
+           if shape.get('color') in ('sky', 'blue') and len(shape.get('line', ())) > 2]
+  assert len(lines) == (2 if name == 'train_loss' else 1)
+
+
+def test_smoothed_curves_follow_the_points():
+  random = np.random.RandomState(0)
+  steps = np.arange(1, 501)
+  values = 2 * np.exp(-steps / 100) + random.normal(0, .2, 500)
+  smoothed = charts._smooth(steps, values)
+  assert np.abs(smoothed - 2 * np.exp(-steps / 100)).max() < .2
+  assert np.abs(np.diff(smoothed)).mean() < .1 * np.abs(np.diff(values)).mean()
+
+
+def test_confusion_matrices_have_a_fitting_size():
+  sizes = []
+  for names in (['yes', 'no'], ['a long class name', 'another long name'],
+                ['class {}'.format(index) for index in range(10)],
+                ['class {}'.format(index) for index in range(30)]):
+    matrix = np.full([len(names), len(names)], 5)
+    chart = charts.draw_confusion_matrix(evaluation.select_classes_to_show(
+        {'confusion_matrix': matrix.tolist(), 'per_class': per_class(names, matrix)}))
+    cells = [shape['box'] for shape in chart.shapes if 'box' in shape]
+    (left, top), (right, bottom) = cells[0]
+    assert right - left == pytest.approx(bottom - top, abs=1) and len(cells) == len(names) ** 2
+    assert max(x for box in cells for x, _ in box) <= chart.width <= 480
+    sizes.append(chart.width)
+  assert sizes[0] < 200 < sizes[1] < 300 and sizes[2] > 400 < sizes[3]
 
 
 def test_reliability():
@@ -378,5 +446,5 @@ def test_the_page_fits_in_a_browser(full, tmp_path):
       '--window-size=1700,900', frames.as_uri(), timeout=120).stdout
   lines = re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1).splitlines()
   assert list(map(json.loads, lines)) == [
-      {'width': width, 'scrolls': 0, 'outside': 0, 'images': len(HOSTILE) + 1,
+      {'width': width, 'scrolls': 0, 'outside': 0, 'images': len(HOSTILE) + 2,
        'textsOutsideCharts': 0} for width in (400, 1280)]

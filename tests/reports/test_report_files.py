@@ -67,6 +67,6 @@ def test_what_passes_the_check_can_be_shown(tmp_path, monkeypatch, name):
 def test_probabilities_that_do_not_add_up_to_one_exactly(tmp_path):
   """As those of a softmax in float16."""
   sample = types.SimpleNamespace(image=np.zeros([2, 2, 1]), class_index=0,
-                                 outputs=np.array([1.0005, 0.], np.float32))
+                                 probabilities=np.array([1.0005, 0.], np.float32), identity={})
   evaluation.write_samples(str(tmp_path), 'ab', [sample], [])
   assert page.read_page_data(str(tmp_path)).samples['samples'][0]['label'] == 'a'

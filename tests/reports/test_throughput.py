@@ -71,6 +71,9 @@ FIGURES = [
     (timing(*TRACED, traced=[103, 104]), 0, 5, {
         'traced_steps': 2, 'steps_timed': 5, 'examples_per_sec': 25 / 24, 'shares.input': 0,
         'steady_examples_per_sec': 15 / 6, 'steady_step_secs.max': 3, 'input_wait_secs.max': 9}),
+    # With a parameter server, other workers take global steps, too.
+    (timing(*TRACED, traced=[3, 4])._replace(local_step=5), 0, 5, {
+        'traced_steps': 2, 'steady_step_secs.max': 3}),
     (timing(*TRACED, traced=range(101, 106)), 0, 5, {'steady_step_secs.max': 9}),
     (timing((0, 1, np.nan), (0, 1, np.nan)), 0, 1, {
         'shares.input': None, 'verdict': None, 'input_wait_secs': None}),

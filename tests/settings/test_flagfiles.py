@@ -5,6 +5,7 @@ import pytest
 
 from estimator_train.errors import UserError
 from estimator_train.settings import command_line, to_flagfile
+from estimator_train.settings.workloads import FLAGFILE_NAMES
 
 ENOUGH = '--model_dir=x\n--train_steps=1\n'
 
@@ -96,3 +97,16 @@ def test_mistakes_are_found_by_file_and_line(write):
 def test_a_folder_without_run(tmp_path, mode):
   with pytest.raises(UserError, match=r'^--dataset is required.*has no flags\.txt'):
     command_line.parse(['--mode=' + mode, '--model_dir={}'.format(tmp_path), '--eval_pattern=x'])
+
+
+def test_published_workloads_evaluate_as_published():
+  """Not after each epoch, which is the default."""
+  evaluations = {name: command_line.parse(['--flagfile=' + name]).evaluation
+                 for name in FLAGFILE_NAMES}
+  intervals = {name: (flags.eval_every_epochs, flags.eval_every_steps)
+               for name, flags in evaluations.items()}
+  assert intervals.pop('quickstart') == (None, None)
+  assert intervals.pop('mnist_8gpu') == (None, 59) and set(intervals.values()) == {(0, None)}
+  # A flag on the command line replaces the one in the flagfile.
+  flags = command_line.parse(['--flagfile=fashion_mnist', '--eval_every_steps=9']).evaluation
+  assert (flags.eval_every_epochs, flags.eval_every_steps) == (None, 9)

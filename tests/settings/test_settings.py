@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 from estimator_train import settings as lib
@@ -11,8 +12,12 @@ from estimator_train.settings import Settings, command_line, to_flagfile
 
 def test_settings_are_values():
   settings = Settings(model_dir='x', seed=7, trace_steps=[3, 4])
-  with pytest.raises(AttributeError):
-    settings.seed = 8
+  for owner in (settings, settings.optimizer):
+    with pytest.raises(AttributeError, match='^settings are immutable: seed=8: make a changed copy '
+                                             r'by settings[.]evolve[(]seed=8[)]$'):
+      owner.seed = 8
+  with pytest.raises(AttributeError, match='^settings are immutable: run'):
+    del settings.run
   with pytest.raises(AttributeError, match='no_such_flag'):
     print(settings.no_such_flag)
   other = settings.evolve(seed=8)
@@ -20,6 +25,7 @@ def test_settings_are_values():
   assert other != settings == other.evolve(seed=7)
   assert repr(settings) == "Settings(model_dir='x', seed=7, trace_steps=(3, 4))"
   assert pickle.loads(pickle.dumps(settings)) == settings
+  assert len({settings, settings.evolve(seed=7), other}) == 2
   with pytest.raises(UserError, match='^mode has no such choice'):
     settings.for_mode('fly')
 
@@ -54,3 +60,15 @@ def test_paths_that_tensorflow_would_take_for_patterns():
   for name, path in (('model_dir', 'a]b {c} (1), +~$'), ('weights', 'model [1].h5'),
                      ('data_dir', 'a[1]*'), ('cache', 'a[1]'), ('output', 'a[1].csv')):
     assert getattr(Settings(**{name: path}), name) == path
+
+
+def test_values_of_numpy():
+  """Sizes and rates often come from arrays."""
+  settings = Settings(dataset='synthetic', image_size=np.zeros([4, 5]).shape, seed=np.int64(3),
+                      labels=np.array(['a', 'b']), learning_rate=np.float32(.5),
+                      lr_schedule='piecewise', lr_boundaries_epochs=np.array([1, 2]),
+                      lr_values=[np.float64(.5), .25, np.int32(0)])
+  texts = to_flagfile(settings)
+  for line in ('image_size=4,5', 'seed=3', 'labels=a,b', 'learning_rate=0.5',
+               'lr_boundaries_epochs=1,2', 'lr_values=0.5,0.25,0'):
+    assert '--{}\n'.format(line) in texts

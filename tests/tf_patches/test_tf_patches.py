@@ -1,5 +1,6 @@
 """Workarounds for TensorFlow 1.15, each beside what TensorFlow does without it."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tensorflow.python.keras.optimizers import TFOptimizer
 
+import estimator_train
 from estimator_train.model.gradients import WeightAveraging, add_mixins
 from estimator_train.tf_patches import environment, estimator, keras, saved_weights
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
@@ -27,6 +29,48 @@ def test_what_a_process_keeps_is_released_or_restored(monkeypatch):
   with environment.toco_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
+
+
+class GraphRecorder(tf.train.SessionRunHook):
+  """Records the names of the operations in the graph of a session."""
+
+  def after_create_session(self, session, coord):
+    self.names = [operation.name for operation in session.graph.get_operations()]
+
+
+@pytest.mark.parametrize('num_replicas', [1, 2])
+def test_no_session_of_one_process_checks_for_uninitialized_variables(tmp_path, num_replicas):
+  model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+  model.compile('sgd', 'mse', metrics=['mae'])
+  converted = estimator_train.convert(model, model_dir=str(tmp_path),
+                                      num_cpu_replicas=num_replicas)
+  recorder = GraphRecorder()
+  for run in (functools.partial(converted.train, max_steps=1), converted.evaluate):
+    run(lambda: tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat(2),
+        hooks=[recorder])
+    assert not [name for name in recorder.names if name.startswith('report_uninitialized')]
+    assert recorder.names
+
+
+def test_initial_values_are_read_on_the_cpu(monkeypatch):
+  """The operation of CuDNNLSTM has no CPU kernel, and the session must leave the GPUs alone."""
+  configs = []
+  original = tf.Session.__init__
+
+  def record(session, *args, **options):
+    configs.append(options.get('config'))
+    original(session, *args, **options)
+
+  monkeypatch.setattr(tf.Session, '__init__', record)
+  with tf.Graph().as_default() as graph:
+    tf.set_random_seed(3)
+    model = tf.keras.Sequential([tf.keras.layers.CuDNNLSTM(2, input_shape=[4, 3])])
+    reader = saved_weights.ValueReader(graph)
+    values = reader.read(model.weights)
+    assert all((one == two).all() for one, two in zip(values, reader.read(model.weights)))
+    assert reader.evaluate([tf.random.uniform([3], seed=1)])[0].shape == (3,)
+  assert [value.shape for value in values] == [(3, 8), (2, 8), (16,)] and len(configs) == 3
+  assert all(config.device_count == {'GPU': 0} for config in configs)
 
 
 def adam_with_averages():

@@ -14,7 +14,11 @@ from conftest import keras_session
 from estimator_train.data import mnist
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.data.opening import make_eval_input_fn
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.training.evaluation import EvaluateAfterSave, Evaluator
+from estimator_train.training.evaluation_steps import EvaluationSteps
+
+CLOCK = StepClock(((0, 4),))
 
 
 def train(folder, **values):
@@ -50,19 +54,28 @@ def test_figures_are_those_of_estimator(evaluated_run):
   assert found == expected and (4, 'accuracy') in found
 
 
-def test_samples_are_from_first_to_last(evaluated_run):
-  """Images that are evenly spaced, and mistakes from all parts of the data."""
+def test_samples(evaluated_run):
+  """Images that are evenly spaced, and the most confident mistakes of all."""
+  settings, evaluated, all_samples = evaluated_run
   dataset = mnist.describe_data_set('fashion_mnist_sample')
   images, classes = IdxSource(dataset.spec, dataset.test).load_arrays()
   expected = np.linspace(0, len(images) - 1, 12).astype(int)
-  for samples in evaluated_run[2]:
-    assert [sample.class_index for sample in samples.images] == classes[expected].tolist()
-    np.testing.assert_array_equal([sample.image for sample in samples.images], images[expected])
-    mistakes = [np.flatnonzero((images == sample.image).all((1, 2, 3)))[0]
-                for sample in samples.mistakes]
-    assert mistakes == sorted(set(mistakes)) and len(mistakes) == 12 and mistakes[-1] >= 900
-    for position, sample in zip(mistakes, samples.mistakes):
-      assert sample.class_index == classes[position] != sample.outputs.argmax()
+  run, model = training_runs.prepare(settings)
+  for figures, samples in list(zip(evaluated, all_samples))[1:3]:
+    assert [sample.identity for sample in samples.images] == [
+        {'example': index} for index in expected]
+    probabilities = np.stack([next(iter(outputs.values())) for outputs in model.estimator.predict(
+        make_eval_input_fn(run.data.test, settings, True, 100), yield_single_examples=True,
+        checkpoint_path=figures['checkpoint'])])
+    predicted, confidences = probabilities.argmax(-1), probabilities.max(-1)
+    mistakes = np.flatnonzero(predicted != classes)
+    mistakes = mistakes[np.argsort(-confidences[mistakes], kind='stable')][:12]
+    assert [sample.identity['example'] for sample in samples.mistakes] == mistakes.tolist()
+    for sample in samples.images + samples.mistakes:
+      index = sample.identity['example']
+      np.testing.assert_array_equal(sample.image, images[index])
+      assert sample.class_index == classes[index]
+      np.testing.assert_allclose(sample.probabilities, probabilities[index], rtol=1e-4)
 
 
 def test_training_goes_on_as_if_there_was_no_evaluation(evaluated_run, tmp_path):
@@ -98,14 +111,14 @@ def test_which_checkpoints_are_evaluated(tmp_path, start_step, stop_at, peer_sto
   loop = SimpleNamespace(evaluate_and_find_stop_reason=lambda: steps.append(step) or (
       SimpleNamespace(text='good enough') if step == stop_at else None))
   listener = EvaluateAfterSave(
-      SimpleNamespace(settings=SimpleNamespace(evaluation=SimpleNamespace(eval_every_steps=10)),
-                      peers=peers, start=SimpleNamespace(step=start_step), end_step=50,
+      SimpleNamespace(evaluation_steps=EvaluationSteps(CLOCK, every_steps=10), peers=peers,
+                      start=SimpleNamespace(step=start_step), end_step=50,
                       run_dir=SimpleNamespace(path=str(tmp_path))),
       loop, SimpleNamespace(stop_signum=None), lambda kind: contextlib.ExitStack())
   for step in (start_step, 13, 19, 27, 30, 49, 50):
     if step == peer_stops_at or step - 3 == stop_at:  # All tasks announce a stop that one requests.
       peers.stop_step = step
-    assert listener.after_save(None, step) == (stop_at is not None and step >= stop_at)
+    assert listener.after_save(step) == (stop_at is not None and step >= stop_at)
     if peers.stop_step is not None:
       break
   assert steps == evaluated

@@ -56,7 +56,18 @@ for index in range(pynvml.nvmlDeviceGetCount()):
 _CUDA_LIBRARIES = ('libcudart.so.10.0', 'libcublas.so.10.0', 'libcufft.so.10.0',
                    'libcurand.so.10.0', 'libcusolver.so.10.0', 'libcusparse.so.10.0',
                    'libcudnn.so.7')
-_LOAD_LIBRARIES_CODE = 'import ctypes, sys; [ctypes.CDLL(name) for name in sys.argv[1:]]'
+# Prints the version of cuDNN, such as 7605, if it is among the libraries.
+_LOAD_LIBRARIES_CODE = '''
+import ctypes, sys
+for name in sys.argv[1:]:
+  library = ctypes.CDLL(name)
+  if 'cudnn' in name:
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    print([library.cudnnGetVersion()])
+'''
+# TensorFlow 1.15.0 was compiled with cuDNN 7.6.0, and rejects lower minor versions in its first
+# convolution (https://github.com/tensorflow/tensorflow/issues/35376).
+_MIN_CUDNN_VERSION = 7600
 _HANG_REMEDY = 'if training hangs, give --all_reduce_alg=hierarchical_copy'
 
 
@@ -175,6 +186,11 @@ def check_libraries(names: Tuple[str, ...] = _CUDA_LIBRARIES) -> CheckResult:
   """Checks that a child process can load the libraries of CUDA 10.0 and cuDNN 7."""
   child = run_python(['-c', _LOAD_LIBRARIES_CODE, *names], _TIMEOUT_SECS)
   if child.error is None:
+    for version, in child.json_values:
+      if version < _MIN_CUDNN_VERSION:
+        return error('cuda', 'cuDNN has version {}.{}.{}, but TensorFlow 1.15 requires 7.6 or a '
+                     'later 7'.format(version // 1000, version // 100 % 10, version % 100),
+                     'install cuDNN 7.6.5 for CUDA 10.0')
     return ok('cuda', 'the libraries of CUDA 10.0 and cuDNN 7 can be loaded')
   return error('cuda', 'cannot load the libraries: ' + child.error,
                'install CUDA 10.0 and cuDNN 7, and add their folders to LD_LIBRARY_PATH; the '

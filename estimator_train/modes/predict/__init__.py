@@ -8,17 +8,25 @@ import itertools
 import logging
 import sys
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import file_pattern
 from estimator_train.data.opening import make_eval_input_fn, open_examples_to_predict
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import restored_model
 from estimator_train.exporting.restored_model import Predictor, RestoredModel, TrainedModel
-from estimator_train.modes.predict import images, output_file, predictions, row_inputs, rows
+from estimator_train.modes.predict import (
+  images,
+  in_memory,
+  output_file,
+  predictions,
+  row_inputs,
+  rows,
+)
 from estimator_train.modes.predict.images import ExampleOrError
 from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
@@ -79,28 +87,39 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 
 
 @contextlib.contextmanager
-def open_predictions(settings: Settings, run_dir: RunDir) -> Iterator[Predictions]:
-  """Restores the model, and finds the examples, which are predicted by iterating over `batches`."""
+def open_predictions(settings: Settings, run_dir: RunDir,
+                     values: Any = None) -> Iterator[Predictions]:
+  """Restores the model, and finds the examples, which are predicted by iterating over `batches`.
+
+  Args:
+    values: examples in memory, or a list of paths, in place of `--input`.
+  """
+  patterns = in_memory.find_patterns(values)
+  if patterns is None and values is None:
+    patterns = file_pattern.split_patterns(settings.export.input or '')
   with contextlib.ExitStack() as stack:
     trained_model = stack.enter_context(restored_model.open_trained_model(settings, run_dir))
     if trained_model.spec.image_shape is not None:
-      yield _predict_images(settings, trained_model, stack)
+      yield _predict_images(settings, trained_model, patterns, values, stack)
     else:
-      files = rows.find_row_files(settings.export.input or '')
-      yield (_predict_rows(settings, trained_model, files, stack) if files
+      files = rows.find_row_files(patterns or ())
+      yield (_predict_rows(trained_model, files, values, stack) if files or patterns is None
              else _predict_examples(settings, run_dir, trained_model, stack))
 
 
 def _predict_images(settings: Settings, trained_model: TrainedModel,
+                    patterns: Optional[Sequence[str]], values: Any,
                     stack: contextlib.ExitStack) -> Predictions:
-  """Predicts the images in the files of `--input` lazily, until the stack is closed."""
+  """Predicts the images in files or, without patterns, in memory lazily."""
   rules.INPUT_RULE.check(settings.export)
-  files = images.find_files(str(settings.export.input))
+  files = images.find_files(patterns or ())
   shape = trained_model.spec.require_images('--input')
   if shape[2] not in (1, 3):
     raise UserError('images must have one channel or three',
                     '--image_size={},{},{}'.format(*shape),
                     'give the --model_dir of a model that was trained on such images')
+  images_in_memory = None if patterns is not None else stack.enter_context(
+      contextlib.closing(in_memory.read_images(values, shape)))
 
   def add_pixels(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
@@ -108,15 +127,18 @@ def _predict_images(settings: Settings, trained_model: TrainedModel,
     return [pixels], restored_model.add_size_checks(outputs, pixels)
 
   predictor = stack.enter_context(trained_model.open_predictor(add_pixels))
-  batches = stack.enter_context(contextlib.closing(images.read_batches(
-      files, settings.data.image_key, shape, predictor.batch_size,
-      devices.num_parallel_calls(settings.input))))
+  if images_in_memory is not None:
+    batches = _split_into_batches(images_in_memory, predictor.batch_size)
+  else:
+    batches = stack.enter_context(contextlib.closing(images.read_batches(
+        files, settings.data.image_key, shape, predictor.batch_size,
+        devices.num_parallel_calls(settings.input))))
   return _predict_batches(batches, trained_model, predictor)
 
 
-def _predict_rows(settings: Settings, trained_model: TrainedModel, files: List[bytes],
+def _predict_rows(trained_model: TrainedModel, files: List[bytes], values: Any,
                   stack: contextlib.ExitStack) -> Predictions:
-  """Predicts the rows of CSV and JSON Lines files lazily, until the stack is closed."""
+  """Predicts the rows of CSV and JSON Lines files or, without files, in memory lazily."""
   row_inputs_by_name: Dict[str, RowInput] = {}
 
   def add_values(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
@@ -126,11 +148,17 @@ def _predict_rows(settings: Settings, trained_model: TrainedModel, files: List[b
     return placeholders, restored_model.add_size_checks(model.outputs, model.inputs)
 
   predictor = stack.enter_context(trained_model.open_predictor(add_values))
-  examples = (example for path in files for example in rows.read_rows(path, row_inputs_by_name))
-  batches = iter(lambda: list(itertools.islice(examples, predictor.batch_size)), [])
-  return _predict_batches(batches, trained_model, predictor._replace(
-      predict=lambda *arrays: predictor.predict(
-          *row_inputs.make_feed_values(list(row_inputs_by_name.values()), arrays))))
+  examples = (example for path in files for example in rows.read_rows(path, row_inputs_by_name)
+              ) if files else in_memory.read_rows(values, row_inputs_by_name)
+  return _predict_batches(
+      _split_into_batches(examples, predictor.batch_size), trained_model, predictor._replace(
+          predict=lambda *arrays: predictor.predict(
+              *row_inputs.make_feed_values(list(row_inputs_by_name.values()), arrays))))
+
+
+def _split_into_batches(examples: Iterator[ExampleOrError],
+                        batch_size: int) -> Iterator[List[ExampleOrError]]:
+  return iter(lambda: list(itertools.islice(examples, batch_size)), [])
 
 
 def _predict_batches(batches: Iterator[List[ExampleOrError]], trained_model: TrainedModel,
@@ -156,7 +184,7 @@ def predict_batch(batch: List[ExampleOrError], predict: Callable[..., Dict[str, 
     if isinstance(example.arrays_or_error, str):
       # If an idx file cannot be read further, one error replaces all its remaining predictions.
       predictions_by_position[position] = dict(
-          predictions.identify_file(example.name), error=example.arrays_or_error)
+          predictions.identify_input(example.name), error=example.arrays_or_error)
     else:
       shapes = tuple(array.shape for array in example.arrays_or_error)
       positions_by_shapes.setdefault(shapes, []).append(position)
@@ -170,7 +198,7 @@ def _predict_same_shapes(examples: List[ExampleOrError],
                          predict: Callable[..., Dict[str, np.ndarray]],
                          class_names: Sequence[str]) -> List[Dict[str, Any]]:
   """Returns a prediction for each example, or an error if the model cannot process it."""
-  identities = [predictions.identify_file(example.name) for example in examples]
+  identities = [predictions.identify_input(example.name) for example in examples]
   try:
     outputs = predict(*map(np.stack, zip(*(example.arrays_or_error for example in examples))))
   except tf.errors.InvalidArgumentError as error:  # For example, an index outside of an embedding.

@@ -9,7 +9,18 @@ import itertools
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Generator, Iterable, Iterator, List, NamedTuple, Tuple, Union
+from typing import (
+  Any,
+  Callable,
+  Generator,
+  Iterable,
+  Iterator,
+  List,
+  NamedTuple,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -31,12 +42,12 @@ class ExampleOrError(NamedTuple):
 
   Attributes:
     name: the path of the file. For a row, and for an image in an idx or TFRecord file, it is
-      `PATH:INDEX`, with indices from 0.
+      `PATH:INDEX`, with indices from 0. For an example in memory, it is the index.
     arrays_or_error: the arrays of one example for the inputs of the model (see row_inputs.py), or
       the reason why the example cannot be read. An image is a single array, float32
       [height, width, 1 or 3], from 0 to 255.
   """
-  name: bytes
+  name: Union[bytes, int]
   arrays_or_error: Union[List[np.ndarray], str]
 
 
@@ -52,8 +63,8 @@ _ReadFunction = Callable[[], Union[_EncodedImage, Iterable[ExampleOrError]]]
 _MAX_DECODED_TOGETHER = 16
 
 
-def find_files(patterns: str) -> Iterator[bytes]:
-  """Returns the paths of the files that match `--input`, sorted for each of its patterns.
+def find_files(patterns: Sequence[str]) -> Iterator[bytes]:
+  """Returns the paths of the files that match the patterns, sorted for each pattern.
 
   If a pattern is a folder, its images of all formats match, also those that cannot be decoded. If
   the folder has no images, its TFRecord files match.
@@ -62,7 +73,7 @@ def find_files(patterns: str) -> Iterator[bytes]:
     UserError: no file matches a pattern, or a folder cannot be listed.
   """
   file_iterators: List[Iterator[bytes]] = []
-  for pattern in file_pattern.split_patterns(patterns):
+  for pattern in patterns:
     files = file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_image)
     first_file = next(files, None)
     if first_file is None and os.path.isdir(pattern):

@@ -3,7 +3,7 @@
 If the outputs of the model are not finite, the dict has an `error` instead of the outputs.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def make_class_prediction(identity: Dict[str, Any], outputs: np.ndarray,
   """Returns the items of `identity`, and `label`, `probability` and `top` of the prediction.
 
   Args:
-    identity: identifies the example; see identify_file and Source.identify_example.
+    identity: identifies the example; see identify_input and Source.identify_example.
     outputs: float [num_classes].
   """
   if not np.isfinite(outputs).all():
@@ -96,7 +96,9 @@ def _to_json(values: Any) -> Any:
   return items.tolist()
 
 
-def identify_file(name: bytes) -> Dict[str, Any]:
-  """Identifies an example by its file, or by `PATH:INDEX` for an image or record in a file."""
+def identify_input(name: Union[bytes, int]) -> Dict[str, Any]:
+  """Identifies an example by its name; see images.ExampleOrError."""
+  if isinstance(name, int):
+    return {'example': name}
   # `encode('utf-8', 'surrogateescape')` restores the bytes of the name.
   return {'file': name.decode('utf-8', 'surrogateescape')}

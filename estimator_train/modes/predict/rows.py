@@ -1,4 +1,4 @@
-"""Reads rows of CSV and JSON Lines files as values of the inputs of a model.
+"""Reads rows of CSV and JSON Lines files, and converts them to values of the inputs of a model.
 
 The columns of CSV and the keys of JSON are the names of the inputs; others are ignored. A reader of
 each format yields Python values, such as the text of a cell. One function converts these values to
@@ -38,19 +38,19 @@ _DIFFERENT_LENGTHS = 'the lists have different lengths'
 _REPEATED = object()  # The value of a key that occurs in a JSON object more than once.
 
 
-class _NotFinite(float):
+class NotFinite(float):
   """NaN or an infinity that was written as a word, not as a number that is too large."""
 
 
-def find_row_files(patterns: str) -> List[bytes]:
-  """Returns the files that `--input` names if at least one of them has rows, else [].
+def find_row_files(patterns: Sequence[str]) -> List[bytes]:
+  """Returns the files that match the patterns if at least one of them has rows, else [].
 
   Raises:
-    UserError: `--input` has the extension of a file with rows, but matches no file.
+    UserError: a pattern has the extension of a file with rows, but no pattern matches a file.
   """
-  files = [path for pattern in file_pattern.split_patterns(patterns)
+  files = [path for pattern in patterns
            for path in file_pattern.iter_files(pattern, is_wanted=_is_named_as_rows)]
-  if not files and _is_named_as_rows(os.fsencode(patterns)):
+  if not files and any(_is_named_as_rows(os.fsencode(pattern)) for pattern in patterns):
     find_files(patterns)  # Raises an error that explains why there are none.
   return files if any(map(_is_named_as_rows, files)) else []
 
@@ -72,7 +72,7 @@ def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[ExampleOrErr
       is_csv = path.lower().endswith(_CSV_EXTENSIONS)
       for index, row in enumerate(_read_csv(file, inputs) if is_csv else _read_json_lines(file)):
         yield ExampleOrError(b'%s:%d' % (path, index),
-                    row if isinstance(row, str) else _convert_row(row, inputs))
+                    row if isinstance(row, str) else convert_row(row, inputs))
   except (OSError, EOFError, ValueError, zlib.error) as error:
     yield ExampleOrError(path, getattr(error, 'strerror', None) or str(error))
 
@@ -158,7 +158,7 @@ def _make_object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_make_object, parse_constant=_NotFinite,
+    object_pairs_hook=_make_object, parse_constant=NotFinite,
     parse_int=lambda text: int(text) if len(text) <= _MAX_DIGITS else float(text))
 
 
@@ -170,9 +170,13 @@ def _decode_json(text: str) -> Any:
     raise ValueError('JSON is nested too deeply') from None
 
 
-def _convert_row(row: Dict[str, Any],
-                 inputs: Dict[str, RowInput]) -> Union[List[np.ndarray], str]:
-  """Returns the arrays of all inputs for a row, or the reason why the row is invalid."""
+def convert_row(row: Dict[str, Any],
+                inputs: Dict[str, RowInput]) -> Union[List[np.ndarray], str]:
+  """Returns the arrays of all inputs for a row, or the reason why the row is invalid.
+
+  Args:
+    row: texts, numbers, lists or numeric arrays by the names of the inputs.
+  """
   arrays: List[np.ndarray] = []
   for name, row_input in inputs.items():
     try:
@@ -192,7 +196,7 @@ def _convert_value(value: Any, row_input: RowInput) -> List[np.ndarray]:
     ValueError, OverflowError: the value does not fit.
   """
   dtype, shape = row_input.tensor.dtype, row_input.shape
-  if value is None or (value == '' and dtype != tf.string):
+  if value is None or (isinstance(value, str) and value == '' and dtype != tf.string):
     raise ValueError('no value')
   if value is _REPEATED:
     raise ValueError('several values')
@@ -200,18 +204,37 @@ def _convert_value(value: Any, row_input: RowInput) -> List[np.ndarray]:
   may_be_list = dtype != tf.string or (shape.rank and shape.num_elements() != 1)
   if isinstance(value, str) and may_be_list and value.lstrip().startswith('['):
     value = _decode_json(value)
+  if isinstance(value, np.ndarray):
+    if dtype != tf.string and not row_input.is_nested:
+      return [_fit_shape(_cast_array(value, dtype), shape)]
+    value = value.tolist()
   items, lengths_by_level = _flatten(value)
   if row_input.is_nested:
     return [*_make_length_arrays(lengths_by_level, shape, not items), _make_array(items, dtype)]
   if any(len(set(lengths)) > 1 for lengths in lengths_by_level):
     raise ValueError(_DIFFERENT_LENGTHS)
-  array = _make_array(items, dtype).reshape([lengths[0] for lengths in lengths_by_level])
+  return [_fit_shape(_make_array(items, dtype).reshape(
+      [lengths[0] for lengths in lengths_by_level]), shape)]
+
+
+def _fit_shape(array: np.ndarray, shape: tf.TensorShape) -> np.ndarray:
+  """Returns an array with the shape of an input; raises a ValueError if it does not fit."""
   if array.size == 1 and shape.num_elements() == 1:
     array = array.reshape(shape.as_list())
   if not shape.is_compatible_with(array.shape):
     raise ValueError('the shape is {}, but the input has {}'.format(
         list(array.shape), shape.as_list()))
-  return [array]
+  return array
+
+
+def _cast_array(array: np.ndarray, dtype: tf.DType) -> np.ndarray:
+  """Casts an array of numbers; raises a ValueError if a number does not fit."""
+  with np.errstate(over='ignore', invalid='ignore'):
+    cast = array.astype(dtype.as_numpy_dtype)
+  fits = np.isfinite(cast) | ~np.isfinite(array) if dtype.is_floating else cast == array
+  if not fits.all():
+    raise ValueError('{!r} is no value of {}'.format(array[~fits].tolist()[0], dtype.name))
+  return cast
 
 
 def _make_length_arrays(lengths_by_level: List[List[int]], shape: tf.TensorShape,
@@ -260,7 +283,7 @@ def _make_array(items: List[Any], dtype: tf.DType) -> np.ndarray:
     words = ({**_BOOLEAN_WORDS, **_MORE_BOOLEAN_WORDS} if dtype == tf.bool
              else _BOOLEAN_WORDS)
     items = [_parse_number(item, words) if isinstance(item, str) else item for item in items]
-  if not set(map(type, items)) <= {bool, int, float, _NotFinite}:
+  if not set(map(type, items)) <= {bool, int, float, NotFinite}:
     raise ValueError('{} is not a number'.format(reprlib.repr(next(
         item for item in items if not isinstance(item, (int, float))))))
   if dtype == tf.bool:
@@ -276,7 +299,7 @@ def _make_array(items: List[Any], dtype: tf.DType) -> np.ndarray:
     with np.errstate(over='ignore'):
       array = np.array(items, np.float64).astype(dtype.as_numpy_dtype)
     if np.isinf(array).any():
-      _check_valid(items, [isinstance(item, _NotFinite) or not is_infinite
+      _check_valid(items, [isinstance(item, NotFinite) or not is_infinite
                            for item, is_infinite in zip(items, np.isinf(array))],
                    'is not in the range of {}'.format(dtype.name))
     return array
@@ -317,7 +340,7 @@ def _parse_number(text: str, words: Dict[str, bool]) -> float:
   except ValueError:
     raise ValueError('{} is not a number'.format(reprlib.repr(text))) from None
   has_digits = any(character.isdigit() for character in word)
-  return number if has_digits else _NotFinite(number)
+  return number if has_digits else NotFinite(number)
 
 
 def _to_integer(item: float) -> int:

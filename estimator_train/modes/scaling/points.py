@@ -119,7 +119,8 @@ def make_point_settings(point: Point, settings: Settings, dataset: DataSet) -> S
       1e-9, weights='none', mode='train', model_dir=point.folder(settings.run.required_model_dir),
       export_dir=None, report_page=False, train_steps=count_steps_per_point(settings),
       batch_size=point.global_batch_size(settings.optimizer.batch_size),
-      eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
+      eval_every_epochs=None, eval_every_steps=None, early_stopping_epochs=None,
+      early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS)
   if point.unit != WORKER:
     run_settings = run_settings.evolve(num_gpus=point.count if point.unit == GPU else 0,

@@ -58,6 +58,18 @@ def test_libraries():
   assert found.level == 'error' and 'OSError: libnone.so.1: cannot open' in found.found
 
 
+@pytest.mark.skipif(shutil.which('gcc') is None, reason='gcc is not installed')
+@pytest.mark.parametrize('version, level', [(7401, 'error'), (7600, 'ok'), (7605, 'ok')])
+def test_version_of_cudnn(tmp_path, version, level):
+  (tmp_path / 'stub.c').write_text(
+      'unsigned long cudnnGetVersion(void) {{ return {}; }}'.format(version))
+  library = str(tmp_path / 'libcudnn.so.7')
+  run_process('gcc', '-shared', '-fPIC', '-o', library, tmp_path / 'stub.c', check=True)
+  result = hardware.check_libraries((library,))
+  assert result.level == level
+  assert ('cuDNN has version 7.4.1, but' in result.found) == (level == 'error')
+
+
 # A driver with one GPU of compute capability 7.0, whose functions succeed and do nothing.
 STUB_DRIVER = r"""
 #include <string.h>

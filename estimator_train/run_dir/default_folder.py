@@ -1,0 +1,150 @@
+"""Chooses the folder of a training run without `--model_dir`.
+
+The folder is `runs/DATASET-MODEL` or, if this folder has another run, `runs/DATASET-MODEL-2`, `-3`
+and so on. A run is identified by the flags in its `flags.txt`:
+
+- A command with the same flags resumes the run. A command with other flags gets the next number,
+  whether the other run has finished or not, because resuming with other flags would mix two runs.
+- The values of the flags are compared. It does not matter whether they come from a flagfile, the
+  command line or a default. If a later version changes a default, the same command line is another
+  command. A flag that is newer than the recorded run had its default in that run.
+- Paths are compared as they were given. Like `runs/`, they refer to the current folder.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+from typing import AbstractSet, Dict, List, NamedTuple, Optional, Set
+
+from estimator_train.errors import UserError, printable
+from estimator_train.run_dir import FLAGS_FILE, RunDir
+from estimator_train.run_dir.lock import FolderLocked, lock_folder
+from estimator_train.settings import Settings, to_texts
+from estimator_train.settings.flags import OUTPUT_FLAGS, RUNS_FOLDER
+
+_LOG = logging.getLogger('estimator_train')
+# These flags do not identify a run. The functions of the library set step_timeout_secs.
+_UNCOMPARED_FLAGS = ('model_dir', 'step_timeout_secs', *OUTPUT_FLAGS)
+_MAX_NAME_LENGTH = 40
+
+
+class RunFolder(NamedTuple):
+  """The folder of a training run without `--model_dir`.
+
+  Attributes:
+    is_resumed: whether the folder has a run with the same flags.
+    reason: which folder was chosen, and why, in one line.
+  """
+  path: str
+  is_resumed: bool
+  reason: str
+
+
+def choose_folder(settings: Settings, starting: AbstractSet[str] = frozenset()) -> RunFolder:
+  """Chooses the folder of a training run with these flags.
+
+  Args:
+    starting: folders in which other processes are starting runs with other flags.
+  """
+  base_path = make_base_path(settings)
+  last_number, last_differences = 0, ''
+  for number, path in sorted(_find_numbered_paths(base_path).items()):
+    differences = 'is the folder of a run that is starting' if path in starting else (
+        _describe_differences(path, settings))
+    if differences == '':
+      return RunFolder(path, True, '{0} has a run with the same flags, which this command resumes; '
+                       'for a new run, give --model_dir=FOLDER'.format(printable(path)))
+    if differences is not None:
+      last_number, last_differences = number, differences
+  path, last_path = (_number_path(base_path, number) for number in (last_number + 1, last_number))
+  if not last_number:
+    return RunFolder(path, False, 'new run in ' + printable(path))
+  return RunFolder(path, False, 'new run in {0}, because {1} {2}; to continue that run, give '
+                   '--model_dir={1}'.format(printable(path), printable(last_path),
+                                            last_differences))
+
+
+def lock_chosen_folder(settings: Settings, stack: contextlib.ExitStack) -> str:
+  """Chooses the folder of a training run, locks the folder, and returns its path.
+
+  Two processes that start at the same time never use the same folder.
+
+  Args:
+    stack: keeps the folder locked until it is closed.
+
+  Raises:
+    UserError: the same command is running in another process, or the folder is not writable.
+  """
+  starting: Set[str] = set()
+  while True:
+    folder = choose_folder(settings, starting)
+    with contextlib.ExitStack() as attempt:
+      try:
+        attempt.enter_context(lock_folder(folder.path, flags_digest=digest_flags(settings)))
+      except FolderLocked as error:
+        # A run that is starting has not written its flags yet, but its lock file has their digest.
+        if folder.is_resumed or error.flags_digest == digest_flags(settings):
+          raise
+        starting.add(folder.path)
+        continue
+      # Another run may have ended in the folder before this process locked it.
+      if choose_folder(settings, starting) == folder:
+        _LOG.info('%s', folder.reason)
+        stack.enter_context(attempt.pop_all())
+        return folder.path
+
+
+def digest_flags(settings: Settings) -> str:
+  """Returns a digest of the values of all flags that identify a run."""
+  texts = to_texts(settings)
+  return hashlib.md5(repr([(name, texts[name]) for name in _list_compared_flags(
+      settings)]).encode('utf-8', 'surrogateescape')).hexdigest()
+
+
+def make_base_path(settings: Settings) -> str:
+  """Returns `runs/DATASET-MODEL`. Characters that a file name should not have become `_`."""
+  names = [os.path.basename(os.path.abspath(name)) if os.sep in name else name.replace(':', '.')
+           for name in (settings.data.dataset, settings.model.model)]
+  return os.path.join(RUNS_FOLDER, '-'.join(
+      re.sub(r'[^\w.-]+', '_', name)[-_MAX_NAME_LENGTH:].strip('.-') or '_' for name in names))
+
+
+def _number_path(base_path: str, number: int) -> str:
+  return base_path if number == 1 else '{}-{}'.format(base_path, number)
+
+
+def _find_numbered_paths(base_path: str) -> Dict[int, str]:
+  """Returns the existing paths `runs/DATASET-MODEL`, `runs/DATASET-MODEL-2`, … by number."""
+  try:
+    names = os.listdir(RUNS_FOLDER)
+  except OSError:  # There is no such folder. Other errors are reported when it is written to.
+    return {}
+  pattern = re.compile(re.escape(os.path.basename(base_path)) + r'(?:-([1-9]\d*))?')
+  matches = filter(None, map(pattern.fullmatch, names))
+  numbers = {int(match.group(1) or 1) for match in matches}
+  return {number: _number_path(base_path, number) for number in numbers
+          if os.path.lexists(_number_path(base_path, number))}
+
+
+def _describe_differences(path: str, settings: Settings) -> Optional[str]:
+  """Describes how a run differs from these flags; '' if it does not, None if there is no run."""
+  run_dir = RunDir(path)
+  if not os.path.isdir(path):
+    return 'is not a folder'
+  if not os.path.lexists(run_dir.path_to(FLAGS_FILE)):
+    # A run that failed before it recorded its flags may have left other files.
+    return None if run_dir.last_checkpoint() is None else (
+        'has a checkpoint without ' + FLAGS_FILE)
+  try:
+    differences = run_dir.flag_differences(settings, _list_compared_flags(settings))
+  except UserError:
+    return 'has a damaged ' + FLAGS_FILE
+  more = len(differences) - 1
+  return '' if not differences else 'has a run with other flags ({}{})'.format(
+      differences[0], ', and {} more'.format(more) if more else '')
+
+
+def _list_compared_flags(settings: Settings) -> List[str]:
+  return [name for name, _ in settings.items() if name not in _UNCOMPARED_FLAGS]

@@ -1,6 +1,5 @@
 """`--mode=download`: downloads the files of a data set, and verifies files that already exist."""
 
-import os
 from typing import Any, Dict, Optional
 
 from estimator_train.data import datasets
@@ -17,7 +16,6 @@ def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
   log_summary('{} is complete: {} of {} downloaded'.format(
       dataset, sum(file.downloaded for file in files), format_count(len(files), 'file')),
               [('data', data_dir), ('size', format_bytes(sum(file.size for file in files)))],
-              make_command(*to_training_arguments(
-                  settings, model_dir=settings.run.model_dir or os.path.join('runs', dataset))))
+              make_command(*to_training_arguments(settings)))
   return {'dataset': dataset, 'data_dir': data_dir,
           'files': [file._asdict() for file in files]}

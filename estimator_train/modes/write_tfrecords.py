@@ -95,9 +95,7 @@ def _make_training_arguments(settings: Settings, folder: str,
   patterns = {name + '_pattern': os.path.join(folder, name + '-*') if name in splits else None
               for name in ('train', 'eval')}
   return to_training_arguments(
-      settings, dataset='tfrecord', data_dir=None, labels=(), **patterns,
-      model_dir=settings.run.model_dir or os.path.join('runs', os.path.basename(
-          os.path.abspath(folder))))
+      settings, dataset='tfrecord', data_dir=None, labels=(), **patterns)
 
 
 def _choose_num_shards(split_name: str, source: ImageSource, settings: Settings) -> int:

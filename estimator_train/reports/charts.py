@@ -113,8 +113,8 @@ def draw_curves(curves: Dict[str, Any]) -> Iterator[Chart]:
   if len(set(rates)) > 1:
     xs = x_scale.convert([step for step, _ in curve], curves)
     yield draw_chart(
-        'learning-rate.png', 'Line chart of the learning rate, from {:.2g} at step {} to {:.2g} at '
-        'step {}.'.format(rates[0], curve[0][0], rates[-1], curve[-1][0]),
+        'learning-rate.png', 'Line chart of the learning rate, from {} at step {} to {} at step {}.'
+        .format(format_number(rates[0]), curve[0][0], format_number(rates[-1]), curve[-1][0]),
         x_scale.make_axis(xs), _make_value_axis('learning rate', rates, rates),
         [Line('blue', xs, rates, 'learning rate')], height=220)
 

@@ -164,7 +164,7 @@ def test_everything_is_on_the_page(full):
                'accuracy is below the confidence; in the last of them, it is 91.8\u00a0% at a '
                'confidence of 96.2\u00a0%.', 'Confusion matrix of 11 classes',
                'the recall of "\'><img src=x one… over its false positive rate: the area under the '
-               'curve is 0.912.', 'learning rate, from 0.1 at step 1 to 0.001 at step 469.',
+               'curve is 0.912.', 'learning rate, from 0.100 at step 1 to 0.00100 at step 469.',
                'the errors of <price>: mean 0.333, mean absolute error 0.333, root mean squared '
                'error 0.577, 5 % below 0, 95 % below 0.900.',
                'values of <price>: true values from 1 to 3, predicted values from 1 to 4.'):

@@ -1,6 +1,5 @@
 """`--mode=input_benchmark`: measures the input and the model separately to find the bottleneck."""
 
-import os
 import statistics
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -70,9 +69,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
     rows = [('report', page.write_page_of_finished_run(run_dir.path, settings.reporting)),
             ('result', report_files.path_to(run_dir.path, 'input_benchmark'))]
   log_summary('measured the input and the model: ' + result['verdict'], rows,
-              make_command(*to_training_arguments(
-                  settings, model_dir=settings.run.model_dir or os.path.join(
-                      'runs', os.path.basename(settings.data.dataset)))))
+              make_command(*to_training_arguments(settings)))
   return result
 
 

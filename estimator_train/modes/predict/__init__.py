@@ -72,8 +72,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
           ('bad', format_count(writer.num_errors, noun) if writer.num_errors else None),
           ('predictions', None if output == output_file.STANDARD_OUTPUT else output),
           ('checkpoint', trained_model.checkpoint.path)],
-              make_command('--mode=export', '--model_dir=' + run_dir.path,
-                           '--export_dir=' + run_dir.path_to('export')))
+              make_command('--mode=export', '--model_dir=' + run_dir.path))
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             'output': output, 'predicted': writer.num_predicted,
             'bad': writer.num_errors, 'global_step': trained_model.checkpoint.global_step,

@@ -86,7 +86,7 @@ def run(settings: Settings, run_dir: RunDir,
       len(results) - len(result['failures']), format_count(len(results), 'point')), [
           ('report', page_file), ('table', run_dir.path_to(_CSV_FILE)),
           ('result', report_files.path_to(run_dir.path, 'scaling'))],
-              make_command(*to_training_arguments(settings, model_dir=run_dir.path + '-train')))
+              make_command(*to_training_arguments(settings, model_dir=None)))
   return result
 
 

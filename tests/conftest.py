@@ -264,10 +264,14 @@ def run_program(capsys):
 
 @pytest.fixture
 def run_well(run_program):
-  """Runs the program in this process, which must succeed."""
+  """Runs the program in this process, which must succeed, and state what it has made."""
+  import mode_runs
+
   def run(*arguments):
     done = run_program(*arguments)
     assert done.code == 0, done.err
+    if not program.command_line.wants_help(list(map(str, arguments))):
+      mode_runs.check_last_lines(done.err)
     return done
 
   return run

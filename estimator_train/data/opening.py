@@ -29,7 +29,8 @@ from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.data_record import Holdout
 from estimator_train.settings import Settings, data_folder
-from estimator_train.settings.flags import CACHES, DataFlags, InputFlags
+from estimator_train.settings.flags import CACHES, InputFlags
+from estimator_train.system.formatting import format_number
 
 _LOG = logging.getLogger('estimator_train')
 _SOURCE_CLASSES: Dict[type, Callable[[DataSpec, Any, Role], Source]] = {
@@ -90,7 +91,7 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
   train = sources.get('train')
   trains = settings.run.trains
   if trains and data_folder.is_folder(settings.data.dataset):
-    _log_splits_of_folder(settings.data)
+    _log_splits_of_folder(settings)
   if train is not None and trains and train.class_indices_are_known:
     _log_class_counts(train, settings)
   run_dir.make()
@@ -183,23 +184,25 @@ def _check_class_names(spec: DataSpec, run_dir: RunDir, checkpoint_run_dir: RunD
       spec.labels, 'model_dir' if checkpoint_run_dir is run_dir else 'checkpoint')
 
 
-def _log_splits_of_folder(flags: DataFlags) -> None:
+def _log_splits_of_folder(settings: Settings) -> None:
+  flags = settings.data
+  evaluation = ', evaluating on {}'.format(flags.eval_pattern) if settings.run.evaluates else ''
   if flags.validation_fraction:
-    evaluation = '{:.3g} % of {}, which are not trained on (--validation_fraction={})'.format(
-        100 * flags.validation_fraction, 'the images of each class', flags.validation_fraction)
-  else:
-    evaluation = flags.eval_pattern or 'nothing'
+    evaluation = (', evaluating on {:.3g} % of the images of each class, which are not trained on '
+                  '(--validation_fraction={})'.format(
+                      100 * flags.validation_fraction, flags.validation_fraction))
   unused = data_folder.find_unused_folders(flags)
-  _LOG.info('%s: training on %s, evaluating on %s%s', flags.dataset, flags.train_pattern,
-            evaluation, '; not used: ' + join_items(unused) if unused else '')
+  _LOG.info('%s: training on %s%s%s', flags.dataset, flags.train_pattern, evaluation,
+            '; not used: ' + join_items(unused) if unused else '')
 
 
 def _log_class_counts(train: Source, settings: Settings) -> None:
   counts = train.count_examples_by_class()
   min_count = min(filter(None, counts))
-  _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
-            sum(counts), join_items(list(map('{} {}'.format, train.spec.labels, counts))),
-            max(counts) / min_count,
+  _LOG.info('%s training images: %s; the largest class has %s times as many as the smallest%s',
+            format_number(sum(counts)),
+            join_items(list(map('{} {}'.format, train.spec.labels, counts))),
+            format_number(max(counts) / min_count),
             '' if max(counts) < 1.5 * min_count or 'balanced' in (
                 settings.optimizer.class_weights, settings.input.class_sampling)
             else ' (--class_weights=balanced compensates for that)')

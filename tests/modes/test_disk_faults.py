@@ -57,8 +57,8 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
   error = done.err.splitlines()[-1]
   assert error.startswith('error: the checkpoint of step 30 could not be saved for 20 s '
                           '(--save_retry_secs=20): No space left on device: ')
-  assert ' needed, 0 kB free in {0}/run; the last good checkpoint is {0}/run/model.ckpt-10'.format(
-      disk) in error
+  assert (' needed, 0 bytes free in {0}/run; the last good checkpoint is {0}/run/model.ckpt-10'
+          .format(disk)) in error
   assert done.err.count('retrying in') >= 4 and 'Traceback' not in done.err
   names = os.listdir(str(disk / 'run'))
   assert not [name for name in names if '_temp_' in name or '.tmp' in name or '-20.' in name]

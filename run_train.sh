@@ -28,4 +28,5 @@ if (($# == 0)); then set -- "--flagfile=$root/estimator_train/configs/quickstart
 
 ensure_venv "$root/.venv$build"
 export_start_time
+export ESTIMATOR_TRAIN_COMMAND=$0  # For the commands that the program proposes.
 exec "$root/.venv$build/bin/python" -m "$module" "$@"

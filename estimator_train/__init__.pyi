@@ -474,7 +474,7 @@ class Settings:
       mode: _Mode = 'train_and_evaluate',
       model_dir: Optional[_Path] = None,
       verbosity: int = 0,
-      dataset: Union[_Dataset, str, _Function] = 'fashion_mnist_sample',
+      dataset: Union[_Dataset, _Path, _Function] = 'fashion_mnist_sample',
       data_dir: Optional[_Path] = None,
       train_pattern: Optional[_Path] = None,
       eval_pattern: Optional[_Path] = None,
@@ -569,7 +569,7 @@ class Settings:
       mode: _Mode = ...,
       model_dir: Optional[_Path] = ...,
       verbosity: int = ...,
-      dataset: Union[_Dataset, str, _Function] = ...,
+      dataset: Union[_Dataset, _Path, _Function] = ...,
       data_dir: Optional[_Path] = ...,
       train_pattern: Optional[_Path] = ...,
       eval_pattern: Optional[_Path] = ...,
@@ -659,6 +659,8 @@ class Settings:
       export_input: Optional[_ExportInput] = ...,
   ) -> 'Settings':
     """Returns a copy with other values of some flags. The copy is validated, too.
+
+    A value unsets the flag that it excludes. For example, `train_steps` unsets `train_epochs`.
     """
   def items(self) -> List[Tuple[str, Any]]: ...
 
@@ -669,7 +671,7 @@ def train(
     mode: Literal['train_and_evaluate', 'train'] = 'train_and_evaluate',
     model_dir: Optional[_Path] = None,
     verbosity: int = 0,
-    dataset: Union[_Dataset, str, _Function] = 'fashion_mnist_sample',
+    dataset: Union[_Dataset, _Path, _Function] = 'fashion_mnist_sample',
     data_dir: Optional[_Path] = None,
     train_pattern: Optional[_Path] = None,
     eval_pattern: Optional[_Path] = None,
@@ -776,7 +778,7 @@ def evaluate(
     *,
     model_dir: Optional[_Path] = ...,
     verbosity: int = ...,
-    dataset: Union[_Dataset, str, _Function] = ...,
+    dataset: Union[_Dataset, _Path, _Function] = ...,
     data_dir: Optional[_Path] = ...,
     train_pattern: Optional[_Path] = ...,
     eval_pattern: Optional[_Path] = ...,
@@ -880,7 +882,7 @@ def predict(
     *,
     model_dir: Optional[_Path] = ...,
     verbosity: int = ...,
-    dataset: Union[_Dataset, str, _Function] = ...,
+    dataset: Union[_Dataset, _Path, _Function] = ...,
     data_dir: Optional[_Path] = ...,
     train_pattern: Optional[_Path] = ...,
     eval_pattern: Optional[_Path] = ...,
@@ -995,7 +997,7 @@ def export(
     *,
     model_dir: Optional[_Path] = ...,
     verbosity: int = ...,
-    dataset: Union[_Dataset, str, _Function] = ...,
+    dataset: Union[_Dataset, _Path, _Function] = ...,
     data_dir: Optional[_Path] = ...,
     train_pattern: Optional[_Path] = ...,
     eval_pattern: Optional[_Path] = ...,
@@ -1082,7 +1084,8 @@ def export(
   that are not given are those of the run in `model_dir`.
 
   Args:
-    settings: the settings of the training run, with any `mode`, and `export_dir`.
+    settings: the settings of the training run, with any `mode`. Without `export_dir`, the folder is
+      `MODEL_DIR/export/FORMAT`.
 
   Returns:
     A dict with attributes: the `path` of the exported version, its `checkpoint` and others.
@@ -1097,7 +1100,7 @@ def lr_find(
     *,
     model_dir: Optional[_Path] = None,
     verbosity: int = 0,
-    dataset: Union[_Dataset, str, _Function] = 'fashion_mnist_sample',
+    dataset: Union[_Dataset, _Path, _Function] = 'fashion_mnist_sample',
     data_dir: Optional[_Path] = None,
     train_pattern: Optional[_Path] = None,
     eval_pattern: Optional[_Path] = None,

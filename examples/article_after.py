@@ -7,9 +7,9 @@ The first command makes the environment .venv. The second one may end with a num
 throughput report is in runs/article_after/throughput.json and runs/article_after/report/index.html.
 """
 
+import argparse
 import gzip
 import os
-import sys
 
 import numpy as np
 import tensorflow as tf
@@ -63,4 +63,7 @@ def main(model_dir, steps):
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200)
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('model_dir')
+  parser.add_argument('steps', type=int, nargs='?', default=200)
+  main(**vars(parser.parse_args()))

@@ -8,9 +8,9 @@ reads the tenth of Fashion-MNIST that is in this repository. article_after.py is
 with estimator_train; `diff examples/article_before.py examples/article_after.py` shows the changes.
 """
 
+import argparse
 import gzip
 import os
-import sys
 import time
 
 import numpy as np
@@ -76,4 +76,7 @@ def main(model_dir, steps):
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200)
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('model_dir')
+  parser.add_argument('steps', type=int, nargs='?', default=200)
+  main(**vars(parser.parse_args()))

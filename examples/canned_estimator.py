@@ -9,7 +9,7 @@ The first command makes the environment .venv. The report of a run is in runs/ca
 and runs/canned/report/index.html, the comparison in runs/comparison/report/index.html.
 """
 
-import sys
+import argparse
 
 import numpy as np
 import tensorflow as tf
@@ -40,4 +40,7 @@ def main(model_dir, steps):
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 500)
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('model_dir')
+  parser.add_argument('steps', type=int, nargs='?', default=500)
+  main(**vars(parser.parse_args()))

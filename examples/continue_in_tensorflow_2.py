@@ -11,10 +11,10 @@ these two and NumPy. It trains for 50 more steps on the sample of Fashion-MNIST,
 saves runs/before/continued.keras. The last line that it prints is JSON with the loss of each step.
 """
 
+import argparse
 import gzip
 import json
 import os
-import sys
 
 import numpy as np
 import tensorflow as tf
@@ -98,7 +98,7 @@ def main(model_dir, steps, examples=None):
     arrays = np.load(examples)
     images, classes = arrays['images'], arrays['classes']
   losses = []
-  for batch in make_dataset(images, classes, model.output_shape[-1], batch_size).take(int(steps)):
+  for batch in make_dataset(images, classes, model.output_shape[-1], batch_size).take(steps):
     loss, accuracy = model.train_on_batch(*batch)
     losses.append([first_step + len(losses) + 1, float(loss)])
   print('trained from step {} to {}: loss {:.4f}, accuracy {:.4f} on the last batch'.format(
@@ -108,4 +108,8 @@ def main(model_dir, steps, examples=None):
 
 
 if __name__ == '__main__':
-  main(*sys.argv[1:])
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('model_dir')
+  parser.add_argument('steps', type=int)
+  parser.add_argument('examples', nargs='?')
+  main(**vars(parser.parse_args()))

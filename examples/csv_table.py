@@ -70,3 +70,7 @@ def model():
   result = tf.keras.Model(list(inputs.values()), price)
   result.compile(tf.keras.optimizers.Adam(.01), 'mse', ['mean_absolute_error'])
   return result
+
+
+if __name__ == '__main__':
+  print(__doc__)  # The commands that use this module.

@@ -49,3 +49,7 @@ def convolve(inputs, filters, kernel_size, strides=1, scale='ones'):
   outputs = layers.Conv2D(filters, kernel_size, strides, use_bias=False,
                           kernel_initializer='he_normal')(padded)
   return layers.BatchNormalization(momentum=.9, epsilon=1e-5, gamma_initializer=scale)(outputs)
+
+
+if __name__ == '__main__':
+  print(__doc__)  # The commands that use this module.

@@ -81,3 +81,7 @@ def model():
       layers.Conv1D(32, 3, activation='relu'),
       layers.GlobalMaxPooling1D(),
       layers.Dense(len(TEMPLATES), 'softmax')])
+
+
+if __name__ == '__main__':
+  print(__doc__)  # The commands that use this module.

@@ -65,3 +65,7 @@ def model():
   result.compile('adam', {'price': 'mse', 'kind': 'sparse_categorical_crossentropy'},
                  {'price': ['mae'], 'kind': ['accuracy']}, {'price': 1., 'kind': .5})
   return result
+
+
+if __name__ == '__main__':
+  print(__doc__)  # The commands that use this module.

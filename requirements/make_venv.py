@@ -9,16 +9,20 @@ again. VENV/setup.log keeps what pip said. Progress goes to standard error.
 """
 
 import argparse
+import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parent
 ROOT = REQUIREMENTS.parent
+CLEAR_LINE = '\r\x1b[K'
+REDRAW_SECS = 1
 
 
 def main():
@@ -120,7 +124,7 @@ def run(command, log, lock_file):
   # PIP_USER would be an error inside a virtual environment.
   environment = dict(os.environ, PIP_USER='0')
   # Bytes, as not every locale can decode every path.
-  with log.open('ab') as log_file, subprocess.Popen(
+  with show_seconds(start), log.open('ab') as log_file, subprocess.Popen(
       command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
       env=environment, pass_fds=[lock_file.fileno()]) as process:
     for line in process.stdout:
@@ -129,6 +133,27 @@ def run(command, log, lock_file):
       if news:
         say('  {:3.0f} s  {}'.format(time.monotonic() - start, news))
   return process.returncode
+
+
+@contextlib.contextmanager
+def show_seconds(start):
+  """On a terminal, shows each second how long the command has been running, in the last line."""
+  ended = threading.Event()
+
+  def show():
+    while not ended.wait(REDRAW_SECS):
+      print('{}  {:3.0f} s'.format(CLEAR_LINE, time.monotonic() - start), end='', file=sys.stderr,
+            flush=True)
+
+  ticker = threading.Thread(target=show, daemon=True)
+  if sys.stderr.isatty():
+    ticker.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    if ticker.is_alive():
+      ticker.join()
 
 
 def progress(words):
@@ -151,7 +176,7 @@ def write_marker(venv, content):
 
 
 def say(line):
-  print(line, file=sys.stderr, flush=True)
+  print((CLEAR_LINE if sys.stderr.isatty() else '') + line, file=sys.stderr, flush=True)
 
 
 if __name__ == '__main__':

@@ -32,7 +32,7 @@ TERMS = (
     ("(?<!')bears?(?!')", 'retry'),  # In quotes, it is a class of CIFAR-100.
     ('(give|gives|giving|gave|given) out', 'run out of'),
     ('meeting', 'rendezvous'),
-    ("(?<!')patience(?!')", 'timeout'),  # In quotes, it is an argument of Keras.
+    ("(?<!['-])patience(?!')", 'timeout'),  # In quotes, it is a name in other programs.
     ('Noted', 'SignalState'),
     ('held(?![ _-]out)', 'pinned, or locked'),  # A held-out example is a term of statistics.
     ('offer(s|ed|ing)?', 'promote'),

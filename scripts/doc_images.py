@@ -10,7 +10,6 @@ import fcntl
 import html
 import os
 import pty
-import re
 import struct
 import subprocess
 import sys
@@ -21,9 +20,12 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / 'tests'))
+import terminal  # noqa: E402
+
 IMAGES = ROOT / 'docs' / 'images'
 COLUMNS = 100
-LAST_LINES = 16
+LAST_LINES = 18
 
 
 def main():
@@ -41,7 +43,9 @@ def _run(arguments, folder):
   leader, follower = pty.openpty()
   fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack('HHHH', 50, COLUMNS, 0, 0))
   process = subprocess.Popen([sys.executable] + arguments, cwd=folder, stdout=follower,
-                             stderr=follower, env=dict(os.environ, PYTHONPATH=str(ROOT)))
+                             stderr=follower, env=dict(
+                                 os.environ, PYTHONPATH=str(ROOT),
+                                 ESTIMATOR_TRAIN_COMMAND='./run_train.sh'))
   os.close(follower)
   output = b''
   while True:
@@ -52,13 +56,10 @@ def _run(arguments, folder):
     output += read
   if process.wait():
     sys.exit(output.decode())
-  text = re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', output.decode()).replace('\r\n', '\n')
-  lines = [line.rstrip('\r').split('\r')[-1] for line in text.split('\n')]
-  return [line for line in lines if line.strip()]
+  return [line for line in terminal.show(output.decode(), COLUMNS) if line]
 
 
 def _write_svg(lines):
-  lines = [line if len(line) <= COLUMNS else line[:COLUMNS - 1] + '…' for line in lines]
   height = 20 * len(lines) + 24
   rows = ''.join('<text x="14" y="{}" xml:space="preserve">{}</text>\n'.format(
       28 + 20 * number, html.escape(line)) for number, line in enumerate(lines))

@@ -93,7 +93,8 @@ def type_of(flag, is_argument=True):
     return optional.format(alias_of(flag))
   if 'package.module:function' in flag.help:
     names = [alias_of(flag)] if flag.built_in_names else []
-    return optional.format('Union[{}]'.format(', '.join([*names, 'str', '_Function'])))
+    return optional.format('Union[{}]'.format(', '.join(
+        [*names, '_Path' if flag.is_path else 'str', '_Function'])))
   return optional.format('_Path' if flag.is_path else TYPES[flag.value_type])
 
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import types
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -106,6 +107,13 @@ def contents_of(folder):
   """Returns the bytes of the files in a folder and below, by their paths in the folder."""
   return {str(path.relative_to(folder)): path.read_bytes()
           for path in folder.rglob('*') if path.is_file()}
+
+
+def process_state():
+  """Returns what a function of the library must restore."""
+  return ([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+          list(logging.root.handlers), logging.root.level, list(warnings.filters), list(sys.argv),
+          list(logging.getLogger('estimator_train').handlers), dict(os.environ))
 
 
 def is_alive(pid):
@@ -256,10 +264,14 @@ def run_program(capsys):
 
 @pytest.fixture
 def run_well(run_program):
-  """Runs the program in this process, which must succeed."""
+  """Runs the program in this process, which must succeed, and state what it has made."""
+  import mode_runs
+
   def run(*arguments):
     done = run_program(*arguments)
     assert done.code == 0, done.err
+    if not program.command_line.wants_help(list(map(str, arguments))):
+      mode_runs.check_last_lines(done.err)
     return done
 
   return run

@@ -5,6 +5,9 @@ import hashlib
 import itertools
 import json
 import os
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import generated_data
@@ -111,8 +114,29 @@ def measure_shortly(monkeypatch):
 
 def evaluated_steps(done):
   """Returns the steps that a run has evaluated, from its log."""
-  return [int(line.rpartition(' ')[2]) for line in done.err.splitlines()
-          if line.startswith('accuracy ')]
+  return [int(line.rpartition(' ')[2].rstrip(')')) for line in done.err.splitlines()
+          if line.startswith('evaluation: ')]
+
+
+def check_last_lines(log):
+  """Checks that the last lines of a mode name files that exist, and a command that can be typed."""
+  rows = {}
+  for line in reversed(log.splitlines()):
+    if not line.startswith('  '):
+      break
+    rows[line[2:13].rstrip()] = line[14:]
+  for name, text in rows.items():
+    if name in ('report', 'model', 'predictions', 'export', 'data', 'audit', 'records', 'result',
+                'table', 'evaluation', 'checkpoint'):
+      assert os.path.exists(text + '.index' * (name == 'checkpoint')), log
+  has_next = not re.search('the loss did not decrease|with the publication', log)
+  assert 'next' in rows or not has_next, log
+  program, *arguments = shlex.split(rows.get('next', 'xdg-open'))
+  if program == 'python':
+    assert arguments[:2] == ['-m', 'estimator_train']
+    command_line.parse(arguments[2:])  # Raises an error if a flag is invalid.
+  else:
+    assert shutil.which(program) or program == 'xdg-open'
 
 
 def act_before(monkeypatch, owner, name, act, at=1):

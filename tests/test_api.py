@@ -2,17 +2,15 @@
 
 import concurrent.futures
 import json
-import logging
 import os
 import signal
 import sys
-import warnings
 
 import numpy as np
 import own_models
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
+from conftest import ROOT, process_state
 from PIL import Image
 
 import estimator_train
@@ -26,12 +24,6 @@ def data():
   images = np.arange(40 * 16).reshape(40, 4, 4, 1).astype(np.uint8)
   split = estimator_train.ArraySplit(images, np.arange(40) % 2)
   return estimator_train.DataSet('mine', ('a', 'b'), (4, 4, 1), split, split)
-
-
-def process_state():
-  return ([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-          list(logging.root.handlers), logging.root.level, list(warnings.filters), list(sys.argv),
-          list(logging.getLogger('estimator_train').handlers), dict(os.environ))
 
 
 def test_as_in_a_notebook(tmp_path, monkeypatch):

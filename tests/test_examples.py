@@ -145,3 +145,18 @@ def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):
   monkeypatch.delitem(sys.modules, 'mine')
   assert first['global_step'] == 16 and first['accuracy'] == accuracy > 0.9
   assert (tmp_path / 'runs' / 'mine' / 'labels.txt').read_text() == 'top\nmiddle\nbottom\n'
+
+
+@pytest.mark.parametrize('name', ['article_before', 'article_after', 'canned_estimator'])
+def test_a_script_without_arguments_prints_its_usage(monkeypatch, capsys, name):
+  monkeypatch.setattr(sys, 'argv', [name])
+  with pytest.raises(SystemExit, match='2'):
+    runpy.run_path(str(EXAMPLES / (name + '.py')), run_name='__main__')
+  assert 'required: model_dir' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', ['csv_table', 'imagenet_resnet50', 'tabular', 'text',
+                                  'two_outputs'])
+def test_a_module_that_is_run_prints_the_commands_that_use_it(capsys, name):
+  runpy.run_path(str(EXAMPLES / (name + '.py')), run_name='__main__')
+  assert capsys.readouterr().out.startswith(read(name + '.py')[0].splitlines()[0])

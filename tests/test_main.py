@@ -84,7 +84,7 @@ def test_results_and_logs_keep_apart(tmp_path):
       r'importing TensorFlow\n(.*\n)*fashion_cnn on synthetic.*\n(.*\n)*step 1/2: loss.*\n(.*\n)*'
       r'  checkpoint .*odd \$name/model\.ckpt-2\n', done.stderr)
   # TensorFlow logs nothing in between.
-  assert len(done.stderr.splitlines()) == 15, done.stderr
+  assert len(done.stderr.splitlines()) == 16, done.stderr
 
 
 def test_what_is_printed_on_a_terminal(capsys, monkeypatch):

@@ -190,9 +190,11 @@ def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Re
       try:
         readable_path = stack.enter_context(pin_files(path))
       except OSError as error:
-        folder = flag_value if os.path.isdir(flag_value) else os.path.dirname(flag_value) or '.'
+        folder = flag_value if os.path.isdir(flag_value) else os.path.dirname(flag_value)
         raise UserError('there is no such checkpoint', '--checkpoint=' + flag_value,
-                        'give ' + _describe_checkpoints(folder)) from error
+                        'give {}, or {}'.format(
+                            ' or '.join(NAMED_CHECKPOINTS),
+                            _describe_checkpoints(folder or run_dir.path))) from error
     try:
       step = _read_global_step(readable_path)
     except (tf.errors.OpError, ValueError) as error:

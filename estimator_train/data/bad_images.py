@@ -11,7 +11,7 @@ from estimator_train.data import decoding
 from estimator_train.errors import BadExample, UserError, WrongSchema, printable
 from estimator_train.system import json_values, storage
 from estimator_train.system.machine import available_cores
-from estimator_train.system.progress import make_progress_bar
+from estimator_train.system.progress import make_bar
 
 _LOG = logging.getLogger('estimator_train')
 _SKIPPED_FILE = 'skipped_images.json'
@@ -40,12 +40,12 @@ def map_in_parallel(function: Callable[[int], Any], count: int, description: str
     description: the text in front of the progress bar.
   """
   with ThreadPoolExecutor(available_cores()) as threads, \
-      make_progress_bar(total=count, desc=description, unit='image') as bar:
-    if bar.disable:
+      make_bar(description, count, 'images') as bar:
+    if not bar.is_shown:
       _LOG.info('%s: %d images', description, count)
     for start in range(0, count, _EXAMPLES_PER_CHUNK):
       for result in threads.map(function, range(start, min(start + _EXAMPLES_PER_CHUNK, count))):
-        bar.update()
+        bar.update(1)
         yield result
 
 

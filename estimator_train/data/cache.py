@@ -13,8 +13,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.system import storage
+from estimator_train.system.formatting import format_bytes
 from estimator_train.system.machine import available_bytes
-from estimator_train.system.progress import make_progress_bar
+from estimator_train.system.progress import make_bar
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64
@@ -159,7 +160,7 @@ class CacheFiller:
     # This session needs threads of its own. All threads that sessions share may be waiting for it.
     config = devices.make_cpu_config(use_per_session_threads=True)
     with tf.Graph().as_default(), tf.Session(config=config) as session, \
-        make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
+        make_bar('caching', len(images), 'images') as bar, \
         _open_row_writer(images) as write_rows:
       dataset = self._make_batches(self._fill_order, images.shape[-1], _FILL_BATCH_SIZE)
       get_next_batch = session.make_callable(tf.data.make_one_shot_iterator(dataset).get_next())
@@ -209,13 +210,14 @@ def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: typ
     UserError: there is not enough memory or disk space, or the folder is not writable.
   """
   num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-  description = 'a {} array of shape {} and {:,} bytes'.format(
-      np.dtype(dtype).name, 'x'.join(map(str, shape)), num_bytes)
+  description = 'a {} array of shape {} and {}'.format(
+      np.dtype(dtype).name, 'x'.join(map(str, shape)), format_bytes(num_bytes))
   if cache == 'memory':
     free_bytes = available_bytes()
     if num_bytes > free_bytes:
       raise UserError('the cache does not fit into memory',
-                      '--cache=memory for {}, with {:,} free'.format(description, free_bytes),
+                      '--cache=memory for {}, with {} free'.format(
+                          description, format_bytes(free_bytes)),
                       'give --cache=FOLDER, or a smaller --image_size')
     _LOG.info('caching %s in memory', description)
     array = np.empty(shape, dtype)
@@ -275,7 +277,7 @@ def fill_in_batches(array: np.ndarray, get_next_batch: Callable[[], np.ndarray],
     array: an array in memory, or mapped from a file.
     description: the text in front of the progress bar.
   """
-  with make_progress_bar(total=len(array), desc=description, unit='image') as bar, \
+  with make_bar(description, len(array), 'images') as bar, \
       _open_row_writer(array) as write_rows:
     num_filled = 0
     while num_filled < len(array):

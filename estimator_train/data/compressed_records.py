@@ -8,7 +8,6 @@ order.
 import contextlib
 import functools
 import hashlib
-import logging
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,8 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES
 from estimator_train.system import record_framing, storage
 from estimator_train.system.machine import available_cores
+from estimator_train.system.progress import show_phase
 
-_LOG = logging.getLogger('estimator_train')
 _WINDOW_BITS = 32 + zlib.MAX_WBITS  # Adding 32 makes zlib detect the format, gzip or zlib.
 # Blocks are small, because zlib copies the rest of a block at the end of each gzip member.
 _READ_BYTES = 1 << 16
@@ -104,9 +103,9 @@ def decompress_files(compressed_paths: List[bytes], settings: Settings) -> Dict[
         os.path.basename(path), hashlib.md5(key.encode()).hexdigest().encode()))
   missing = [path for path, copy in copies.items() if not os.path.exists(copy)]
   if missing:
-    _LOG.info('decompressing %d TFRecord files into %s', len(missing), folder)
-  with ThreadPoolExecutor(available_cores()) as threads:
-    list(threads.map(lambda path: _decompress_file(path, copies[path]), missing))
+    with show_phase('decompressing {} TFRecord files into {}'.format(len(missing), folder)), \
+        ThreadPoolExecutor(available_cores()) as threads:
+      list(threads.map(lambda path: _decompress_file(path, copies[path]), missing))
   return copies
 
 

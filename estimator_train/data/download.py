@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional
 from estimator_train.data import DataFile
 from estimator_train.errors import UserError
 from estimator_train.system import storage
-from estimator_train.system.progress import make_progress_bar
+from estimator_train.system.formatting import format_bytes
+from estimator_train.system.progress import make_bar
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -134,8 +135,8 @@ def prepare_folder(folder: str, needed_bytes: int) -> Iterator[None]:
   except OSError as error:
     raise UserError('cannot store the data set',
                     '{}: {}'.format(error.filename or folder, error.strerror or error),
-                    'choose a writable --data_dir with {:,} bytes of free space'.format(
-                        needed_bytes)) from error
+                    'choose a writable --data_dir with {} of free space'.format(
+                        format_bytes(needed_bytes))) from error
 
 
 def check_free_space(folder: str, needed_bytes: int) -> None:
@@ -143,8 +144,8 @@ def check_free_space(folder: str, needed_bytes: int) -> None:
   free_bytes = shutil.disk_usage(folder).free
   if free_bytes < needed_bytes:
     raise UserError('the disk is too small',
-                    '{} has {:,} bytes free, {:,} are required'.format(
-                        folder, free_bytes, needed_bytes),
+                    '{} has {} free, {} are required'.format(
+                        folder, format_bytes(free_bytes), format_bytes(needed_bytes)),
                     'free some space, or choose a --data_dir on a larger disk')
 
 
@@ -187,12 +188,12 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
 
   Yields a function that adds a number of bytes to the progress, which begins at `done`.
   """
-  with make_progress_bar(total=total, initial=done, unit='B', unit_scale=True, desc=label) as bar:
+  with make_bar(label, total, 'bytes', done) as bar:
     def advance(count: int) -> None:
       nonlocal done
       bar.update(count)
       done_before, done = done, done + count
-      if bar.disable and total and done * 10 // total > done_before * 10 // total:
+      if not bar.is_shown and total and done * 10 // total > done_before * 10 // total:
         _LOG.info('%s: %d %%', label, done * 100 // total)
 
     yield advance
@@ -200,7 +201,7 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
 
 def _complete_published_file(file: DataFile, part_file: BinaryIO) -> None:
   """Downloads the missing bytes of a file from the first URL that has the published file."""
-  _LOG.info('downloading %s (%d bytes)', file.name, file.size)
+  _LOG.info('downloading %s (%s)', file.name, format_bytes(file.size))
   failures = []
   for url in sorted(file.urls, key=lambda url: not url.startswith('https:')):
     try:

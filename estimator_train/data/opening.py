@@ -30,6 +30,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.data_record import Holdout
 from estimator_train.settings import Settings, data_folder
 from estimator_train.settings.flags import CACHES, InputFlags
+from estimator_train.system.formatting import format_number
 
 _LOG = logging.getLogger('estimator_train')
 _SOURCE_CLASSES: Dict[type, Callable[[DataSpec, Any, Role], Source]] = {
@@ -198,9 +199,10 @@ def _log_splits_of_folder(settings: Settings) -> None:
 def _log_class_counts(train: Source, settings: Settings) -> None:
   counts = train.count_examples_by_class()
   min_count = min(filter(None, counts))
-  _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
-            sum(counts), join_items(list(map('{} {}'.format, train.spec.labels, counts))),
-            max(counts) / min_count,
+  _LOG.info('%s training images: %s; the largest class has %s times as many as the smallest%s',
+            format_number(sum(counts)),
+            join_items(list(map('{} {}'.format, train.spec.labels, counts))),
+            format_number(max(counts) / min_count),
             '' if max(counts) < 1.5 * min_count or 'balanced' in (
                 settings.optimizer.class_weights, settings.input.class_sampling)
             else ' (--class_weights=balanced compensates for that)')

@@ -1,7 +1,6 @@
 """Reads examples that functions of the user make from records, or as a tf.data.Dataset."""
 
 import abc
-import logging
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -31,9 +30,10 @@ from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.settings.user_code import qualified_name
 from estimator_train.system import json_values, machine, storage
+from estimator_train.system.formatting import format_bytes
+from estimator_train.system.progress import show_phase
 
 _FUNCTION_FAILED = 'a function of a split failed'
-_LOG = logging.getLogger('estimator_train')
 _COUNTS_FILE, _COUNTS_SCHEMA = 'example_counts.json', json_values.mapping(json_values.integer(1))
 # The datasets of tf.compat.v2 also have this base class.
 _DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
@@ -369,7 +369,7 @@ def _read_all_batches(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
       num_bytes += sum(array.nbytes for array in batch)
       if 2 * num_bytes > free_bytes:  # Concatenating copies the arrays.
         raise UserError('the cache does not fit into memory',
-                        '--cache=memory with {:.2f} GB free'.format(free_bytes / 1e9),
+                        '--cache=memory with {} free'.format(format_bytes(free_bytes)),
                         'give --cache=none, or omit --cache')
       for arrays, array in zip(component_batches, batch):
         arrays.append(array)
@@ -408,8 +408,7 @@ def _count_elements(make_dataset: Callable[[], Any]) -> int:
     UserError: the dataset is infinite, or cannot be read.
   """
   name = qualified_name(make_dataset)
-  _LOG.info('counting the examples of %s', name)
-  with devices.cpu_session() as session:
+  with show_phase('counting the examples of ' + name), devices.cpu_session() as session:
     dataset = _make_user_dataset(make_dataset)
     if session.run(tf.data.experimental.cardinality(dataset)) == (
         tf.data.experimental.INFINITE_CARDINALITY):

@@ -9,6 +9,8 @@ system/temporary_files.py).
 
 import errno
 import os
+import shlex
+import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
@@ -28,6 +30,14 @@ PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
 _FORMATS: Dict[str, Callable[[str, RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write_saved_model, 'h5': h5_model.write_h5,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
+
+# For each format but SavedModel, the file, and Python code that loads it.
+_READING_CODE = {
+    'h5': (h5_model.H5_FILE, 'import tensorflow as tf; tf.keras.models.load_model({}).summary()'),
+    'tflite': (onnx_and_tflite.TFLITE_FILE, 'import tensorflow as tf; '
+               'print(tf.lite.Interpreter({}).get_input_details())'),
+    'onnx': (onnx_and_tflite.ONNX_FILE, 'import onnxruntime; '
+             'print(*onnxruntime.InferenceSession({}).get_inputs())')}
 
 
 def make_export_dir(flags: ExportFlags) -> None:
@@ -74,6 +84,22 @@ def export_checkpoint(trained_model: TrainedModel,
   checkpoint = trained_model.checkpoint
   return dict({'path': path, 'format': export_format}, **names, checkpoint=checkpoint.path,
               global_step=checkpoint.global_step)
+
+
+def make_command_to_read(export: Dict[str, Any]) -> str:
+  """Returns a command that loads an export, and prints its inputs and outputs.
+
+  Args:
+    export: the result of export_checkpoint.
+  """
+  path, python = export['path'], sys.executable
+  if export['format'] == 'saved_model':
+    arguments = [os.path.join(os.path.dirname(python), 'saved_model_cli'), 'show', '--dir', path,
+                 '--all']
+  else:
+    file_name, code = _READING_CODE[export['format']]
+    arguments = [python, '-c', code.format(repr(os.path.join(path, file_name)))]
+  return ' '.join(map(shlex.quote, arguments))
 
 
 def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:

@@ -146,7 +146,8 @@ def export(settings: Optional[Settings] = None, **flags: Any) -> ExportResult:
   that are not given are those of the run in `model_dir`.
 
   Args:
-    settings: the settings of the training run, with any `mode`, and `export_dir`.
+    settings: the settings of the training run, with any `mode`. Without `export_dir`, the folder is
+      `MODEL_DIR/export/FORMAT`.
 
   Returns:
     A dict with attributes: the `path` of the exported version, its `checkpoint` and others.
@@ -262,7 +263,8 @@ def _make_settings(mode: str, settings: Optional[Settings], flags: Dict[str, Any
   if not isinstance(settings, Settings):
     raise WrongArgument('the settings must be an object of the class Settings',
                         'got {}'.format(type(settings).__name__),
-                        'give FLAG=VALUE as keywords, or **values for a dict of them')
+                        'give FLAG=VALUE as keywords{}, or **values for a dict of them'.format(
+                            ', such as input=IMAGES' if mode == 'predict' else ''))
   return settings.evolve(**flags) if flags else settings
 
 

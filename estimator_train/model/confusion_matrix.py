@@ -11,8 +11,8 @@ from estimator_train.tf_patches import estimator as estimator_patches
 # for the 1,000 classes of ImageNet, it has a million elements; for 16,000 classes, it takes 2 GB.
 MAX_CLASSES_OF_MATRIX = 100
 _MAX_CONFUSIONS = 100
-# The graph collection of the pairs (name, tensor) that record_counts adds.
-_RECORDED_KEY = 'estimator_train/counts'
+# The graph collection of recorded counts is this prefix with their name.
+_RECORDED_PREFIX = 'estimator_train/recorded_counts/'
 
 
 class ClassCounts(NamedTuple):
@@ -116,13 +116,15 @@ def macro_averages(counts: ClassCounts) -> Dict[str, Tuple[tf.Tensor, tf.Operati
 
 
 def record_counts(name: str, counts: tf.Tensor) -> None:
-  """Records counts over all batches in a collection of the default graph.
+  """Records counts over all batches in a collection of the default graph, one for each name.
 
   Unlike metrics, recorded counts are not part of the result and the log of `Estimator.evaluate`.
   """
-  tf.add_to_collection(_RECORDED_KEY, (name, counts))
+  tf.add_to_collection(_RECORDED_PREFIX + name, counts)
 
 
 def recorded_counts() -> Dict[str, tf.Tensor]:
   """Returns the counts of the default graph by name; {} if the model is not a classifier."""
-  return dict(tf.get_collection(_RECORDED_KEY))
+  return {key[len(_RECORDED_PREFIX):]: tf.get_collection(key)[0]
+          for key in tf.get_default_graph().get_all_collection_keys()
+          if isinstance(key, str) and key.startswith(_RECORDED_PREFIX)}

@@ -60,8 +60,11 @@ def add_output_samples(output_name: str, targets: tf.Tensor, outputs: tf.Tensor)
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(output_name, _NUM_OUTPUTS, (targets, outputs)))
 
 
-def sampled_tensors() -> List[SampledTensors]:
-  return list(tf.get_collection(_SAMPLES_KEY))
+def take_sampled_tensors() -> List[SampledTensors]:
+  """Returns the sampled tensors, and removes them from the graph, which TensorFlow serializes."""
+  sampled_tensors = tf.get_collection(_SAMPLES_KEY)
+  tf.get_default_graph().clear_collection(_SAMPLES_KEY)
+  return sampled_tensors  # A copy, which the removal does not change.
 
 
 class ImageSample(NamedTuple):
@@ -111,7 +114,7 @@ class SampleCollector:
   another. The mistakes are the most confident ones of the evaluation.
 
   Args:
-    groups: the return value of sampled_tensors.
+    groups: the return value of take_sampled_tensors.
     num_examples: the number of examples of the evaluation. If it is unknown (None), the first
       examples are collected.
     identify: see Source.identify_example.

@@ -21,6 +21,7 @@ from estimator_train.model import losses
 from estimator_train.model.inputs import Batch
 from estimator_train.system import machine
 from estimator_train.tf_patches import (
+  boolean_arrays,
   compiled_models,
   estimator,
   gradients,
@@ -217,6 +218,9 @@ class ModeSubgraph:
     self.extracted_nodes = graphs.extract_subgraph(
         graph, [getattr(element, 'op', element) for element in fetched],
         replaced_names | {*constants} | self.variables.handle_op_names, constants)
+    if tf.config.experimental.list_physical_devices('GPU'):
+      self.extracted_nodes = boolean_arrays.store_as_float16(
+          self.extracted_nodes, {getattr(element, 'op', element).name for element in fetched})
     self.variables.remove_unused(self.extracted_nodes)
     for node in self.extracted_nodes.nodes.values():
       if node.op == 'Placeholder':

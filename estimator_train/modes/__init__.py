@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import importlib
-import logging
 import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional
@@ -12,7 +11,7 @@ from estimator_train.distribution.process import SINGLE_PROCESS, Process, identi
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir, default_folder, lock, resource_errors
 from estimator_train.settings import Settings
-from estimator_train.system import keras_config
+from estimator_train.system import keras_config, progress
 
 # The modules whose names differ from the names of their modes.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
@@ -102,9 +101,10 @@ def _import_mode(mode: str) -> Any:
     return importlib.import_module(name)
   gc.disable()
   try:
-    if mode not in MODES_WITHOUT_TENSORFLOW:
-      logging.getLogger('estimator_train').info('importing TensorFlow')
-    return importlib.import_module(name)
+    if mode in MODES_WITHOUT_TENSORFLOW:
+      return importlib.import_module(name)
+    with progress.show_phase('importing TensorFlow'):
+      return importlib.import_module(name)
   finally:
     getattr(gc, 'freeze', lambda: None)()  # CPython 3.6 has no gc.freeze.
     gc.enable()

@@ -18,6 +18,7 @@ from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, learning_curves, page, report_files
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
+from estimator_train.system.summary import log_summary, make_predict_command
 from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.preparation import build_model, convert_model
 from estimator_train.training.run import Run, open_run
@@ -63,7 +64,12 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
     result.update(evaluation_dir=output_dir.path, differs_from_run=differences)
   else:
     learning_curves.write_learning_curves(output_dir.path)
-  page.write_page_of_finished_run(output_dir.path, settings.reporting)
+  page_file = page.write_page_of_finished_run(output_dir.path, settings.reporting)
+  log_summary('evaluated the checkpoint of step {}'.format(result['global_step']), [
+      ('report', page_file),
+      ('evaluation', report_files.path_to(output_dir.path, 'evaluation')),
+      ('checkpoint', checkpoint.path)],
+              make_predict_command(run_dir.path, run.data.spec.image_shape is not None))
   return result
 
 

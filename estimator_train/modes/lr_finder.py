@@ -17,7 +17,9 @@ from estimator_train.errors import UserError
 from estimator_train.model.schedules import Exponential
 from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, to_training_arguments
+from estimator_train.system.formatting import format_number
+from estimator_train.system.summary import log_summary, make_command
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.preparation import PreparedModel, build_model, convert_model
 from estimator_train.training.progress import ShowProgress
@@ -54,12 +56,18 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
             **run.conditions, 'optimizer': settings.optimizer.optimizer, 'points': points}
   report_files.write(run_dir.path, 'lr_finder', result)
   page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
-  if result['learning_rate'] is None:
+  learning_rate = result['learning_rate']
+  if learning_rate is None:
     _LOG.warning('the loss did not decrease over %d steps: give more --train_steps', len(points))
-  else:
-    _LOG.info('the loss decreases fastest at learning rate %.2g, and is smallest at %.2g%s',
-              result['learning_rate'], result['min_loss_rate'],
-              ': see ' + page_file if page_file else '')
+  log_summary('tested the learning rates of {} steps'.format(len(points)), [
+      ('suggested', learning_rate and (
+          'learning rate {}, at which the loss decreases fastest'.format(
+              format_number(learning_rate)))),
+      ('too high', learning_rate and 'learning rate {}, at which the loss is smallest'.format(
+          format_number(result['min_loss_rate']))),
+      ('report', page_file), ('result', report_files.path_to(run_dir.path, 'lr_finder'))],
+              learning_rate and make_command(*to_training_arguments(
+                  settings, learning_rate=float('{:.3g}'.format(learning_rate)))))
   return result
 
 

@@ -4,11 +4,10 @@ import logging
 import signal
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
-from tqdm.contrib.logging import logging_redirect_tqdm
-
 from estimator_train.errors import StoppedBySignal
 from estimator_train.system.child_process import ChildRun
-from estimator_train.system.progress import make_progress_bar
+from estimator_train.system.formatting import format_number
+from estimator_train.system.progress import make_bar
 
 _LOG = logging.getLogger('estimator_train')
 # A function such as `child_process.run_program`.
@@ -67,8 +66,7 @@ def run_parts(parts: Sequence[Part], noun: str,
     _LOG.info('%d of %d %ss are already complete%s', len(results), len(parts), noun,
               '; resuming with the others' if len(results) < len(parts) else '')
   try:
-    with logging_redirect_tqdm([_LOG]), \
-        make_progress_bar(total=len(parts), initial=len(results), unit=noun) as bar:
+    with make_bar('measuring', len(parts), noun + 's', len(results)) as bar:
       for part in parts:
         if part.name in results:
           continue
@@ -76,11 +74,12 @@ def run_parts(parts: Sequence[Part], noun: str,
         result = (PartResult(mark_as_complete(part.name)) if child.error is None
                   else PartResult(None, child.code, child.error))
         results[part.name] = result
-        bar.update()
-        if bar.disable or result.reports is None:
+        bar.update(1)
+        if not bar.is_shown or result.reports is None:
           _LOG.info('%s %d/%d: %s: %s', noun, len(results), len(parts), part.description,
                     'failed: {}'.format(result.error) if result.reports is None else
-                    '{:,.0f} examples/sec'.format(result.reports['throughput']['examples_per_sec']))
+                    '{} examples/sec'.format(format_number(
+                        result.reports['throughput']['examples_per_sec'])))
   except (KeyboardInterrupt, StoppedBySignal) as stopped:
     signum = signal.Signals(getattr(stopped, 'signum', signal.SIGINT))
     raise StoppedBySignal(

@@ -8,16 +8,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from estimator_train.errors import UserError
 from estimator_train.reports import learning_curves, page
-from estimator_train.reports.page_content import (
-  MISSING,
-  format_number,
-  format_percent,
-  format_ratio,
-  format_secs,
-)
+from estimator_train.reports.page_content import format_percent, format_secs
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS
+from estimator_train.system.formatting import MISSING, format_count, format_number, format_ratio
+from estimator_train.system.summary import log_summary, make_browser_command
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
@@ -33,6 +29,9 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
     path = page.write_page(runs[0].folder, runs[0].data, model_dir)
   else:
     path = page.write_comparison(runs, _make_table(runs), model_dir)
+  log_summary('wrote the page of {}'.format(
+      runs[0].folder if len(runs) == 1 else format_count(len(runs), 'run')),
+              [('report', path)], make_browser_command(path))
   return {'mode': settings.run.mode, 'model_dir': model_dir, 'page': path, 'runs': [{
       'folder': compared_run.folder,
       'examples_per_sec': compared_run.rates['examples/sec'],

@@ -27,6 +27,8 @@ from estimator_train.settings.workloads import (
   WorkloadPart,
 )
 from estimator_train.system import child_process, machine, storage, tensorflow_probe
+from estimator_train.system.formatting import format_count
+from estimator_train.system.summary import log_summary, make_browser_command
 
 _LOG = logging.getLogger('estimator_train')
 _MARKDOWN_FILE = 'ledger.md'
@@ -67,11 +69,17 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
           'the part runs again'),
       run_part, lambda name: _copy_reports(run_dir, parts[name]))
   result = _write_ledger(settings, run_dir, list(_iter_rows(workload, results, num_gpus)))
-  page.write_page_of_finished_run(run_dir.path, settings.reporting)
+  page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
   errors = [part.error for part in results.values() if part.error is not None]
   if errors and len(errors) == len(results):
     raise UserError('no part of the workload succeeded', errors[0],
                     'see the logs in ' + run_dir.path, result)
+  log_summary('compared {} of {} of {} with the publication'.format(
+      len(results) - len(errors), format_count(len(workload.parts), 'part'),
+      settings.experiments.workload), [
+          ('report', page_file), ('table', run_dir.path_to(_MARKDOWN_FILE)),
+          ('result', report_files.path_to(run_dir.path, 'ledger'))],
+              make_browser_command(page_file) if page_file else None)
   return result
 
 

@@ -26,7 +26,9 @@ from estimator_train.exporting.restored_model import TrainedModel
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
+from estimator_train.system.progress import show_phase
 from estimator_train.system.signals import SignalState
+from estimator_train.system.summary import make_predict_command
 from estimator_train.training import preparation
 from estimator_train.training.evaluation import EvaluationLoop, warn_of_inaccurate_batch_norm
 from estimator_train.training.preparation import PreparedModel
@@ -77,15 +79,24 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     learning_curves.write_learning_curves(
         run_dir.path, epochs=run.clock.epoch_curve(outcome.times.global_step))
     page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
-    throughput.log_summary(result, model.best_metric.name if evaluation_loop else None, {
-        'report': page_file, 'model': model_file, 'best model': best_model_file,
-        'checkpoint': trained_model.checkpoint.path},
-        run.engine.devices.display_names)
-  raise_if_stopped(outcome, signals)
-  if settings.export.export_dir:
-    # A signal during the export raises StoppedBySignal.
-    result['export'] = exports.export_checkpoint(
-        trained_model, run.data.test if evaluation_loop else run.data.train)
+  paths = {'report': page_file, 'model': model_file, 'best model': best_model_file,
+           'checkpoint': trained_model.checkpoint.path}
+  next_command = None
+  try:
+    raise_if_stopped(outcome, signals)
+    if settings.export.export_dir:
+      # A signal during the export raises StoppedBySignal.
+      with show_phase('exporting and verifying the checkpoint of step {}'.format(
+          trained_model.checkpoint.global_step)):
+        result['export'] = exports.export_checkpoint(
+            trained_model, run.data.test if evaluation_loop else run.data.train)
+      paths = {'export': result['export']['path'], **paths}
+    if model.has_convolutions:
+      throughput.log_onednn_hint(result, settings.model.model, run.engine.devices.display_names)
+    next_command = make_predict_command(run_dir.path, run.data.spec.image_shape is not None)
+  finally:
+    throughput.log_training_summary(
+        result, model.best_metric.name if evaluation_loop else None, paths, next_command)
   return result
 
 

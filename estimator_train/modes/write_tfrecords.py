@@ -19,8 +19,15 @@ from estimator_train.data.bad_images import BadImage
 from estimator_train.data.image_source import ImageSource
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir, make_folder
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, to_training_arguments
 from estimator_train.system import json_values, record_framing, storage
+from estimator_train.system.formatting import (
+  format_bytes,
+  format_count,
+  format_quantity,
+  format_secs,
+)
+from estimator_train.system.summary import log_summary, make_command
 
 _LOG = logging.getLogger('estimator_train')
 _DEFAULT_BYTES_PER_SHARD = 128 << 20  # The approximate size without --num_shards.
@@ -68,12 +75,27 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
                           'bytes': sum(os.path.getsize(shard.path) for shard in shards)}
   secs = time.monotonic() - start_time
   num_images = sum(split['examples'] for split in splits.values())
-  _LOG.info('wrote %d images to %s in %.1f s, %.0f images/sec', num_images, folder, secs,
-            num_images / secs)
+  log_summary('wrote {} in {}, {}'.format(
+      format_count(num_images, 'image'), format_secs(secs),
+      format_quantity(num_images / secs, 'images/sec')), [
+          ('records', folder),
+          *((name, '{} in {}, {}'.format(
+              format_count(split['examples'], 'image'), format_count(split['shards'], 'file'),
+              format_bytes(split['bytes']))) for name, split in splits.items())],
+              make_command(*_make_training_arguments(settings, folder, splits)))
   result: Dict[str, Any] = {'mode': settings.run.mode, 'output': folder, 'splits': splits}
   if settings.input.on_bad_image == 'skip':
     result['skipped_images'] = [image._asdict() for image in skipped]
   return result
+
+
+def _make_training_arguments(settings: Settings, folder: str,
+                             splits: Dict[str, Any]) -> List[str]:
+  """Returns arguments for training on the records."""
+  patterns = {name + '_pattern': os.path.join(folder, name + '-*') if name in splits else None
+              for name in ('train', 'eval')}
+  return to_training_arguments(
+      settings, dataset='tfrecord', data_dir=None, labels=(), **patterns)
 
 
 def _choose_num_shards(split_name: str, source: ImageSource, settings: Settings) -> int:

@@ -6,14 +6,7 @@ import numpy as np
 
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE, ShownClasses
 from estimator_train.reports.learning_curves import EPOCH_CURVE, Curve
-from estimator_train.reports.page_content import (
-  choose_secs_unit,
-  format_number,
-  format_percent,
-  format_quantity,
-  format_secs,
-  is_number,
-)
+from estimator_train.reports.page_content import format_percent, format_quantity, format_secs
 from estimator_train.reports.plotting import (
   Axis,
   Box,
@@ -24,6 +17,7 @@ from estimator_train.reports.plotting import (
   draw_chart,
   lay_out_cells,
 )
+from estimator_train.system.formatting import choose_secs_unit, format_number, is_number
 
 _MAX_TICK_LABEL_LENGTH = 18  # In characters.
 # The y axis of the step time may end at this multiple of the median step time and cut off slower
@@ -119,8 +113,8 @@ def draw_curves(curves: Dict[str, Any]) -> Iterator[Chart]:
   if len(set(rates)) > 1:
     xs = x_scale.convert([step for step, _ in curve], curves)
     yield draw_chart(
-        'learning-rate.png', 'Line chart of the learning rate, from {:.2g} at step {} to {:.2g} at '
-        'step {}.'.format(rates[0], curve[0][0], rates[-1], curve[-1][0]),
+        'learning-rate.png', 'Line chart of the learning rate, from {} at step {} to {} at step {}.'
+        .format(format_number(rates[0]), curve[0][0], format_number(rates[-1]), curve[-1][0]),
         x_scale.make_axis(xs), _make_value_axis('learning rate', rates, rates),
         [Line('blue', xs, rates, 'learning rate')], height=220)
 

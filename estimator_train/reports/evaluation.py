@@ -16,6 +16,7 @@ from estimator_train.reports import make_report_folder, metrics_log, report_file
 from estimator_train.run_dir import RunDir
 from estimator_train.settings.flags import RunFlags
 from estimator_train.system import storage
+from estimator_train.system.formatting import format_count, format_metric
 
 _LOG = logging.getLogger('estimator_train')
 # The charts of an output, by its index in outputs.json.
@@ -24,6 +25,7 @@ _MAX_VALUES = 5000  # Of each output. An example may have several values of an o
 # With many more classes, the class names would overlap on the axes of the confusion matrix.
 _MAX_SHOWN_CLASSES = 30
 _MAX_SHOWN_CONFUSIONS = 10
+_MAX_LOGGED_METRICS = 5  # In a line of the log. The page shows all metrics.
 _MAX_THRESHOLDS = 200
 
 
@@ -62,12 +64,18 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
         for sample in sample_predictions.outputs})
   values = {name: value for name, value in metrics.items() if isinstance(value, float)}
   metrics_log.append(run_dir.path, 'evaluation', metrics['global_step'], values)
-  _LOG.info('%s over %d examples at step %d', ', '.join(
-      '{} {:.4f}'.format(name.replace('_', ' '), value) for name, value in values.items()),
-            metrics['examples'], metrics['global_step'])
+  _LOG.info('%s', _format_log_line(values, metrics['examples'], metrics['global_step']))
   return {'mode': flags.mode, 'model_dir': flags.model_dir,
           'global_step': metrics['global_step'], 'checkpoint': metrics['checkpoint'], **values,
           'examples': metrics['examples']}
+
+
+def _format_log_line(values: Dict[str, float], num_examples: int, global_step: int) -> str:
+  """Returns the line of the log about an evaluation, with the first metrics."""
+  texts = ['{} {}'.format(name.replace('_', ' '), format_metric(value))
+           for name, value in list(values.items())[:_MAX_LOGGED_METRICS]]
+  return 'evaluation: {} ({} at step {})'.format(
+      ', '.join(texts), format_count(num_examples, 'example'), global_step)
 
 
 def compute_class_metrics(class_names: Sequence[str], correct: Sequence[int], true: Sequence[int],

@@ -2,8 +2,9 @@
 
 from typing import Any, Dict, Iterator, List, Tuple
 
-from estimator_train.reports.page_content import format_number, format_quantity, is_number
+from estimator_train.reports.page_content import format_quantity
 from estimator_train.reports.plotting import Axis, Chart, Line, compute_axis_ends, draw_chart
+from estimator_train.system.formatting import format_number, is_number
 
 # The color of each series, by its SeriesKey.
 _COLORS = {('weak', 'real'): 'blue', ('weak', 'synthetic'): 'red',
@@ -96,12 +97,12 @@ def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:
   for key, name, color in (('learning_rate', 'steepest descent', 'green'),
                            ('min_loss_rate', 'smallest loss', 'red')):
     if is_number(finder.get(key)):
-      text = '{:.2g}'.format(finder[key])
+      text = format_number(finder[key])
       lines.append(Line(color, [finder[key]] * 2, [low, high], '{}: {}'.format(name, text), 1, 5))
       descriptions.append('{} at {}'.format(name, text))
   yield draw_chart(
-      'lr-finder.png', 'Line chart of the loss over the learning rate, from {:.2g} to {:.2g}: {}.'
-      .format(rates[0], rates[-1], ', '.join(
+      'lr-finder.png', 'Line chart of the loss over the learning rate, from {} to {}: {}.'
+      .format(*map(format_number, (rates[0], rates[-1])), ', '.join(
           descriptions or ['smoothed loss ' + format_number(smoothed[-1])])),
       Axis('learning rate', rates[0], rates[-1], True), Axis('loss', low, high), lines,
       caption='The lines end where the loss exceeds the chart.' if max(losses) > high else '')

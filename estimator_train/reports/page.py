@@ -19,7 +19,7 @@ from estimator_train.reports import (
 from estimator_train.run_dir import FLAGS_FILE
 from estimator_train.settings import Settings, parse_flagfile, to_flagfile
 from estimator_train.settings.flags import ReportingFlags
-from estimator_train.system import storage
+from estimator_train.system import formatting, storage
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
@@ -174,8 +174,8 @@ def _make_environment() -> Any:
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,
       trim_blocks=True, lstrip_blocks=True)
   environment.filters.update(
-      number=page_content.format_number, percent=page_content.format_percent,
-      ratio=page_content.format_ratio,
+      number=formatting.format_number, percent=page_content.format_percent,
+      ratio=formatting.format_ratio,
       data_uri=lambda png: 'data:image/png;base64,' + base64.b64encode(png).decode('ascii'))
   return environment
 

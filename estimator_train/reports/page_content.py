@@ -12,10 +12,11 @@ from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, 
 
 from estimator_train.reports import verdicts
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE
+from estimator_train.system import formatting
+from estimator_train.system.formatting import MISSING, format_number, is_number
 
-MISSING = '–'
 _MAX_SHOWN_OUTLIERS = 5
-_NO_BREAK_SPACE = '\u00a0'  # Keeps a number and its unit on one line.
+_NO_BREAK_SPACE = '\u00a0'
 # The parts of a step: (key of `shares` in throughput.json, name on the page).
 _STEP_PARTS = (
     ('input', 'waiting for input'), ('compute', 'computing'),
@@ -160,8 +161,8 @@ def describe_run(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
       ('Last step', format_number(throughput.get('global_step'))),
       ('Parameters', parameters and '{total:,}: {trainable:,} trainable, {frozen:,} frozen'.format(
           **parameters)),
-      ('Size of the parameters', parameters and '{:,.1f}{}MB'.format(
-          parameters['bytes'] / 1e6, _NO_BREAK_SPACE)),
+      ('Size of the parameters', parameters and _without_break(
+          formatting.format_bytes(parameters['bytes']))),
       ('TensorFlow', throughput.get('tensorflow_version')),
       ('Python', throughput.get('python_version')),
       ('estimator_train', throughput.get('package_version')))
@@ -242,8 +243,9 @@ def _make_evaluation_headlines(evaluation: Dict[str, Any],
     notes, error, unit, loss_notes = loss_notes, '', '', []
     if num_examples:
       notes[0], unit = '± standard error; ' + conditions, 'percentage points'
-      error = '± {:.2f}'.format(1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / num_examples))
-    yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), notes, error, unit)
+      error = '± ' + format_number(
+          1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / num_examples))
+    yield Headline('Accuracy', format_percent(accuracy), notes, error, unit)
   if is_number(evaluation.get('average_loss')):
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
       loss_notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
@@ -354,36 +356,13 @@ def list_step_remarks(throughput: Dict[str, Any]) -> List[str]:
   return sentences
 
 
-def is_number(value: Any) -> bool:
-  """Returns whether the value is a number, neither infinite nor nan."""
-  return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def format_number(value: Optional[float]) -> str:
-  """Formats a number with three digits; integers and numbers from 100 have no decimals."""
-  if value is None or not is_number(value):
-    return MISSING
-  # From 99.95 on, `#.3g` would return `100.`. The `#` keeps trailing zeros, which are significant.
-  if value == int(value) or abs(value) >= 99.95:
-    return '{:,.0f}'.format(value)
-  return '{:#.3g}'.format(value)
-
-
 def format_quantity(value: Optional[float], unit: str) -> str:
-  return format_number(value) + _NO_BREAK_SPACE + unit if is_number(value) else MISSING
-
-
-def choose_secs_unit(secs: float) -> Tuple[float, str]:
-  """Returns a readable unit for this duration, as (number of units in a second, name)."""
-  return (1., 's') if secs >= 1 else (1e3, 'ms') if secs >= 1e-3 else (1e6, 'µs')
+  return _without_break(formatting.format_quantity(value, unit))
 
 
 def format_secs(value: Optional[float]) -> str:
-  """Formats a duration in s, ms or µs."""
-  if value is None or not is_number(value):
-    return MISSING
-  factor, unit = choose_secs_unit(abs(value) or 1.)
-  return format_quantity(value * factor, unit)
+  """Formats a duration in h, min, s, ms or µs."""
+  return _without_break(formatting.format_secs(value))
 
 
 def format_duration(secs: Optional[float]) -> str:
@@ -393,10 +372,10 @@ def format_duration(secs: Optional[float]) -> str:
 
 
 def format_percent(fraction: Optional[float]) -> str:
-  """Formats a fraction as a percentage with one decimal."""
-  return '{:.1f}{}%'.format(1e2 * fraction, _NO_BREAK_SPACE) if (
-      fraction is not None and is_number(fraction)) else MISSING
+  """Formats a fraction as a percentage with three digits, but at most two decimals."""
+  return _without_break(formatting.format_percent(fraction))
 
 
-def format_ratio(value: Optional[float]) -> str:
-  return '{:.2f}×'.format(value) if value is not None and is_number(value) else MISSING
+def _without_break(text: str) -> str:
+  """Returns the text with a space that keeps a number and its unit on one line."""
+  return text.replace(' ', _NO_BREAK_SPACE)

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from estimator_train.reports.page_content import format_number
+from estimator_train.system.formatting import format_number
 
 # In CSS pixels. A phone shows a chart at 3/4 of this width, and its text is still legible.
 WIDTH = 480

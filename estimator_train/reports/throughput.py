@@ -2,7 +2,9 @@
 
 import datetime
 import logging
+import os
 import platform
+import sys
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -17,10 +19,21 @@ from estimator_train.reports.step_times import (
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
 from estimator_train.system import machine
+from estimator_train.system.formatting import (
+  format_metric,
+  format_percent,
+  format_quantity,
+  format_secs,
+)
 from estimator_train.system.start_up import StartUpTimer
+from estimator_train.system.summary import log_summary, make_command_of_build
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
+# How many times as fast the oneDNN build trains a model on two cores with AVX-512, by the rows
+# `fashion_torch`, `resnet50_torch` and `vgg16_torch` of docs/performance.md.
+_ONEDNN_GAINS = {'fashion_cnn': 2.49, 'resnet50': 2.13, 'vgg16': 1.48}
+_HINT_FILE = 'onednn-hint-shown'
 _MAX_POINTS, _MAX_BINS = 500, 60  # Of the curve and the histogram of the step times.
 
 
@@ -162,21 +175,22 @@ def _compute_cluster_figures(conditions: Mapping[str, Any], chief_figures: Dict[
 
 def _format_log_line(figures: Dict[str, Any]) -> str:
   unit = 'steps/sec' if figures['examples_per_sec'] is None else 'examples/sec'
-  rate = figures[unit.replace('/', '_per_')]
-  text = '{:,.{}f} {} over {} steps, p50 {:.1f} ms per step'.format(
-      rate, 0 if rate >= 10 else 2, unit, figures['steps_timed'],
-      1e3 * figures['step_secs']['p50'])
+  text = '{} over {} steps, median step {}'.format(
+      format_quantity(figures[unit.replace('/', '_per_')], unit), figures['steps_timed'],
+      format_secs(figures['step_secs']['p50']))
   shares = figures['shares']
   if shares['input'] is None:
-    text += '; {:.0%} of the time is between steps; the wait for input was not observed'.format(
-        shares['between'])
+    text += '; {} of the time is between steps; the wait for input was not observed'.format(
+        format_percent(shares['between']))
   else:
-    text += '; {} ({:.0%} of the time for input, {:.0%} between steps)'.format(
-        figures['verdict'], shares['input'], shares['between'])
+    text += '; {} ({} of the time for input, {} between steps)'.format(
+        figures['verdict'], format_percent(shares['input']), format_percent(shares['between']))
   if figures['pauses'] and figures['examples_per_sec'] is not None:
-    text += '; {:,.0f} examples/sec without {}'.format(
-        figures['steady_examples_per_sec'], ' and '.join(
-            '{count} {}(s) of {secs:.1f} s in total'.format(kind, **total)
+    text += '; {} without {}'.format(
+        format_quantity(figures['steady_examples_per_sec'], unit), ' and '.join(
+            '{} {}{} of {} in total'.format(
+                total['count'], kind, '' if total['count'] == 1 else 's',
+                format_secs(total['secs']))
             for kind, total in sorted(figures['pauses'].items())))
   if not figures['steady_state']:
     text += '; no steady state: the run is not longer than its warm-up'
@@ -205,23 +219,47 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   })
 
 
-def log_summary(result: Dict[str, Any], best_metric: Optional[str],
-                paths: Mapping[str, Optional[str]], devices: Sequence[str]) -> None:
+def log_training_summary(result: Dict[str, Any], best_metric: Optional[str],
+                         paths: Mapping[str, Optional[str]], next_command: Optional[str]) -> None:
   """Logs the summary of a training run, one line per figure and file.
 
   Args:
     best_metric: the metric that selects the best checkpoint; None without an evaluation.
     paths: the paths of the files of the run by title; None for a file that was not written.
+    next_command: None if a signal stopped the run.
+  """
+  title = '{} at step {}'.format('stopped' if next_command is None else 'finished',
+                                 result['global_step'])
+  log_summary(title, [*_format_figures(result, best_metric), *paths.items()], next_command)
+
+
+def log_onednn_hint(result: Mapping[str, Any], model: str, devices: Sequence[str]) -> None:
+  """Logs once per environment that the other build of TensorFlow is faster, where this applies.
+
+  Args:
+    result: the result of training a model with convolutions.
     devices: the names of the devices, such as `/cpu:0`.
   """
-  _LOG.info('finished at step %d', result['global_step'])
-  for name, text in [*_format_figures(result, best_metric), *paths.items()]:
-    if text is not None:
-      _LOG.info('  %-11s %s', name, text)
-  if (result.get('steady_state') and result['verdict'] == verdicts.COMPUTE_BOUND
-      and devices[0].startswith('/cpu') and machine.would_gain_from_onednn()):
-    _LOG.info('the oneDNN build of TensorFlow computes convolutions about 2.5 times as fast here: '
-              'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh')
+  command = make_command_of_build('onednn')
+  if (command is not None and result.get('steady_state')
+      and result['verdict'] == verdicts.COMPUTE_BOUND and devices[0].startswith('/cpu')
+      and machine.would_gain_from_onednn() and _is_first_hint()):
+    lowest, highest = min(_ONEDNN_GAINS.values()), max(_ONEDNN_GAINS.values())
+    gain = _ONEDNN_GAINS.get(model)
+    _LOG.info('the oneDNN build of TensorFlow is faster on processors with AVX-512, such as this '
+              'one. Measured on two cores: %s times as fast with %s. To use it:',
+              gain or '{} to {}'.format(lowest, highest),
+              model if gain else 'other convolutional networks')
+    _LOG.info('  %s', command, extra={'is_verbatim': True})
+
+
+def _is_first_hint() -> bool:
+  """Returns whether this is the first call in this environment of Python."""
+  try:
+    with open(os.path.join(sys.prefix, _HINT_FILE), 'x'):
+      return True
+  except OSError:  # Also if the environment is read-only, so that the hint would be repeated.
+    return False
 
 
 def _format_figures(result: Dict[str, Any],
@@ -230,14 +268,13 @@ def _format_figures(result: Dict[str, Any],
   best = result.get('best')
   if best and best_metric:
     main_metric = 'accuracy' if 'accuracy' in result else 'loss'
-    yield main_metric, '{:.4f}'.format(result[main_metric])
+    yield main_metric, format_metric(result[main_metric])
     value = best.get(best_metric)
     yield 'best', '{} {} at step {}{}'.format(
         best_metric.replace('_', ' '),
-        'not a number' if value is None else '{:.4f}'.format(value), best['global_step'],
+        'not a number' if value is None else format_metric(value), best['global_step'],
         ', the last step' if best['global_step'] == result['global_step'] else '')
   if 'examples_per_sec' in result:
     verdict = result['verdict']
-    yield 'throughput', '{:,.0f} examples/sec{}'.format(
-        result['examples_per_sec'], verdict and '; {}: {}'.format(
-            verdict, verdicts.TEXTS[verdict].log) or '')
+    yield 'throughput', format_quantity(result['examples_per_sec'], 'examples/sec') + (
+        verdict and '; {}: {}'.format(verdict, verdicts.TEXTS[verdict].log) or '')

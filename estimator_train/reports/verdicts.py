@@ -20,9 +20,9 @@ class VerdictTexts(NamedTuple):
 TEXTS = {
     INPUT_BOUND: VerdictTexts(
         'steps wait for input', 'Training waits for the input pipeline.',
-        'the model can process {} images/sec, {:.2f} times the rate of the input ({})'),
+        'the model can process {} images/sec, {} times the rate of the input ({})'),
     COMPUTE_BOUND: VerdictTexts(
         'steps wait for computation', 'Training is limited by the computation of the model.',
-        'the input delivers {} images/sec, {:.2f} times the rate of the model ({})'),
+        'the input delivers {} images/sec, {} times the rate of the model ({})'),
     OVERHEAD_BOUND: VerdictTexts(
         'much time passes between steps', 'Training is limited by the time between steps.')}

@@ -11,6 +11,7 @@ from estimator_train.errors import TrainingFailed, UserError, first_line, one_li
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OptimizerFlags
+from estimator_train.system.formatting import format_bytes
 
 # The errors of file systems, and those that are caused by too many open files.
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
@@ -112,7 +113,7 @@ def error_reason_with_free_space(error: BaseException, needed_bytes: int, folder
   """Returns why a file could not be written, with the needed and the free space on a full disk."""
   disk_errno = _find_disk_errno(error)
   needed_text = (
-      ': {} needed'.format(_format_bytes(needed_bytes)) if disk_errno in _NO_SPACE_ERRNOS else '')
+      ': {} needed'.format(format_bytes(needed_bytes)) if disk_errno in _NO_SPACE_ERRNOS else '')
   return error_reason(error) + needed_text + _describe_scarce_resource(disk_errno, folder)
 
 
@@ -134,7 +135,7 @@ def _describe_scarce_resource(disk_errno: Optional[int], path: Optional[str]) ->
     path = os.path.dirname(path) or os.curdir
   if disk_errno not in _NO_SPACE_ERRNOS or not path:
     return ''
-  text = ', {} free'.format(_format_bytes(shutil.disk_usage(path).free))
+  text = ', {} free'.format(format_bytes(shutil.disk_usage(path).free))
   status = os.statvfs(path)
   # File systems without a fixed number of inodes report 0 inodes in total.
   return text + (' and no inodes' if status.f_files and not status.f_favail else '')
@@ -183,7 +184,3 @@ def _describe_address_limit() -> str:
   """Returns `ulimit -v is N`, the limit of the address space in kB; '' if there is no limit."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   return '' if limit == resource.RLIM_INFINITY else 'ulimit -v is {}'.format(limit >> 10)
-
-
-def _format_bytes(count: int) -> str:
-  return '{:.1f} MB'.format(count / 1e6) if count >= 1e6 else '{:.0f} kB'.format(count / 1e3)

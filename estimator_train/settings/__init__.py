@@ -88,8 +88,14 @@ class Settings:
             for group in GROUP_TITLES for flag in flags_of(group)]
 
   def evolve(self, **changes: Any) -> 'Settings':
-    """Returns a copy with other values of some flags. The copy is validated, too."""
-    return Settings(**dict(self.items(), **changes))
+    """Returns a copy with other values of some flags. The copy is validated, too.
+
+    A value unsets the flag that it excludes. For example, `train_steps` unsets `train_epochs`.
+    """
+    values = dict(self.items())
+    rules.unset_excluded_flags(
+        values, {name for name, value in changes.items() if value is not None})
+    return Settings(**dict(values, **changes))
 
   def with_constant_rate(self, learning_rate: float, **changes: Any) -> 'Settings':
     """Returns a copy with this learning rate in all steps, and with other changes."""
@@ -109,6 +115,13 @@ class Settings:
 
 # The attribute of Settings that has the values of a class of flags.
 _GROUP_ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
+
+
+# These flags belong to other modes, or have another meaning there.
+_FLAGS_WITHOUT_MEANING_IN_TRAINING = (
+    'mode', 'json', 'checkpoint', 'input', 'output', 'num_shards', 'runs', 'workload', 'repeats',
+    'scale_over', 'throughput_warmup_steps')
+_EXAMPLE_EPOCHS = 10  # In a proposed command, if the user has not given --train_epochs.
 
 
 def check_keywords(keywords: Dict[str, Any]) -> Dict[str, Any]:
@@ -251,6 +264,20 @@ def _choose_preprocess(settings: Settings, recorded_flags: Dict[str, Optional[st
     if flags_of_weights:
       return flags_of_weights.get('preprocess') or 'unit'
   return flags.chosen_preprocess
+
+
+def to_training_arguments(settings: Settings, **changes: Any) -> List[str]:
+  """Returns command-line arguments for training with the flags of another mode.
+
+  Args:
+    changes: other values of some flags.
+  """
+  values = dict(settings.items(), **dict.fromkeys(_FLAGS_WITHOUT_MEANING_IN_TRAINING), **{
+      'train_steps': None, 'train_epochs': settings.duration.train_epochs or _EXAMPLE_EPOCHS,
+      **changes})
+  flags = all_flags()
+  return [flags[name].to_argument(value) for name, value in values.items()
+          if value not in (None, flags[name].default)]
 
 
 def _convert_to_flag_value(value: Any) -> Any:

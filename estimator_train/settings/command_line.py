@@ -98,11 +98,8 @@ def parse(argv: Sequence[str]) -> Settings:
       values = _parse_values(arguments)
     given_values = {name: values[name] for name in values
                     if any(name == argument.flag_name for argument in arguments)}
-    # A flag on the command line unsets the flag that it excludes.
-    on_command_line = {argument.flag_name for argument in arguments if not argument.location}
-    for pair in rules.EXCLUSIVE_PAIRS:
-      if len(on_command_line.intersection(pair)) == 1:
-        given_values.update(dict.fromkeys(set(pair) - on_command_line))
+    rules.unset_excluded_flags(
+        given_values, {argument.flag_name for argument in arguments if not argument.location})
     settings = Settings.from_flags(given_values)
     return settings.for_mode(settings.run.mode)
   except UserError as error:

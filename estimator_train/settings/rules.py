@@ -11,7 +11,7 @@ import importlib.util
 import math
 import os
 from types import SimpleNamespace
-from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Container, Dict, NamedTuple, Optional, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.settings import data_folder, flags
@@ -72,6 +72,14 @@ def check_rules(settings: Any, mode: str = '') -> None:
   for rule in RULES:
     if mode in rule.modes if mode else not rule.modes:
       rule.check(values)
+
+
+def unset_excluded_flags(values: Dict[str, Any], given: Container[str]) -> None:
+  """Sets each flag to None that a given flag excludes, unless it is given, too."""
+  for pair in EXCLUSIVE_PAIRS:
+    others = [name for name in pair if name not in given]
+    if len(others) == 1:
+      values.update(dict.fromkeys(others))
 
 
 def _exclude_each_other(first: str, second: str) -> Rule:

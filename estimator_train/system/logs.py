@@ -9,12 +9,12 @@ import io
 import logging
 import os
 import sys
+import textwrap
 import warnings
 from typing import Any, Iterator
 
 from estimator_train.errors import UserError, printable, shorten
-from estimator_train.system import machine
-from estimator_train.system.progress import is_jupyter_kernel
+from estimator_train.system import machine, progress
 
 CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 _STDIN, _STDOUT, _STDERR = range(3)
@@ -93,12 +93,23 @@ def set_up_logging(verbosity: int) -> None:
   package_log = logging.getLogger('estimator_train')
   package_log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
   package_log.propagate = False
-  handler = logging.StreamHandler(sys.stderr)
+  handler = _Handler(sys.stderr)
   handler.setFormatter(_Formatter())
   package_log.handlers = [handler]
   if verbosity < 1:
     silence_tensorflow()
     warnings.simplefilter('ignore')
+
+
+class _Handler(logging.StreamHandler):
+  """Writes above the progress bars, and shares their lock."""
+
+  def createLock(self) -> None:  # noqa: N802 (It overrides a method.)
+    self.lock = progress.OUTPUT_LOCK  # type: ignore
+
+  def emit(self, record: logging.LogRecord) -> None:
+    with progress.write_above_bars():
+      super().emit(record)
 
 
 @contextlib.contextmanager
@@ -112,7 +123,7 @@ def show_log_by_default(verbosity: int) -> Iterator[None]:
   if package_log.hasHandlers():
     yield
     return
-  handler = logging.StreamHandler(sys.stdout if is_jupyter_kernel() else sys.stderr)
+  handler = _Handler(sys.stdout if progress.is_jupyter_kernel() else sys.stderr)
   handler.setFormatter(_Formatter())
   previous_level = package_log.level
   package_log.addHandler(handler)
@@ -126,11 +137,21 @@ def show_log_by_default(verbosity: int) -> Iterator[None]:
 
 
 class _Formatter(logging.Formatter):
-  """Marks warnings, and prints each message in one line, because its text may be untrusted."""
+  """Marks warnings, and prints each message in one line, because its text may be untrusted.
+
+  On a terminal, a line that is too long is broken between words, unless the record has the
+  attribute `is_verbatim`, as those of commands have.
+  """
 
   def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (It overrides a method.)
     prefix = 'warning: ' if record.levelno == logging.WARNING else ''
-    return prefix + shorten(printable(super().formatMessage(record)))
+    line = prefix + shorten(printable(super().formatMessage(record)))
+    columns = progress.terminal_columns()
+    if columns is None or getattr(record, 'is_verbatim', False):
+      return line
+    return line if len(line) <= columns else '\n'.join(textwrap.wrap(
+        line, columns, subsequent_indent='  ', break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True))
 
 
 def silence_tensorflow() -> None:

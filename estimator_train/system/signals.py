@@ -24,6 +24,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from estimator_train.errors import SIGNAL_CODE_BASE, PeerLost, StoppedBySignal, one_line
+from estimator_train.system import progress
 
 _LOG = logging.getLogger('estimator_train')
 # SIGHUP is sent when the terminal is closed.
@@ -257,7 +258,8 @@ def exit_now(message: str, exit_code: int = PeerLost.exit_code) -> None:
   """Prints a message and ends the process, even if another thread hangs."""
   # If the hanging thread has the lock of stderr, `print` hangs, too, so it has its own thread.
   printing_thread = threading.Thread(
-      target=lambda: print(one_line(message), file=sys.stderr, flush=True), daemon=True)
+      target=lambda: print(progress.clear_line() + one_line(message), file=sys.stderr, flush=True),
+      daemon=True)
   printing_thread.start()
   printing_thread.join(_PRINT_TIMEOUT_SECS)
   os._exit(exit_code)

@@ -6,6 +6,7 @@ from typing import NamedTuple, Optional
 from estimator_train.errors import UserError
 from estimator_train.system import keras_config
 from estimator_train.system.child_process import ChildRun, run_python
+from estimator_train.system.formatting import format_secs
 
 # An import from a slow network disk can take a minute.
 _IMPORT_TIMEOUT_SECS = 120.
@@ -39,8 +40,8 @@ class ImportResult(NamedTuple):
   def failure(self) -> str:
     if self.version is None:
       return 'TensorFlow cannot be imported: {}'.format(self.child.error)
-    return 'TensorFlow {} in {:.1f} s, but it fails to list GPUs: {}'.format(
-        self.version, self.secs, self.child.error)
+    return 'TensorFlow {} in {}, but it fails to list GPUs: {}'.format(
+        self.version, format_secs(self.secs), self.child.error)
 
 
 def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:

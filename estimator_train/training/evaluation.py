@@ -25,7 +25,7 @@ from estimator_train.model import (
 )
 from estimator_train.model.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.run_dir import read_checkpoint_list
-from estimator_train.system import watchdog
+from estimator_train.system import progress, watchdog
 from estimator_train.system.signals import SignalState
 from estimator_train.training import selection
 from estimator_train.training.preparation import PreparedModel
@@ -243,7 +243,16 @@ class Evaluator:
     """
     source, batch_size = self._run.data.test, self._run.engine.examples_per_replica
     assert source is not None
-    with translate_errors(source), watchdog.end_if_hanging(
+
+    num_earlier_batches = self._num_batches
+
+    def count_batch_and_check_stop() -> bool:
+      bar.advance_to((self._num_batches - num_earlier_batches) * batch_size)
+      self._num_batches += 1  # The watchdog reads this number.
+      return self._is_stop_requested()
+
+    with progress.make_bar('evaluating', source.num_examples, 'examples', is_shown=(
+        progress.is_on_terminal())) as bar, translate_errors(source), watchdog.end_if_hanging(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
           restoring.map_weights_to_averages(checkpoint)):  # --ema_decay may have changed.
@@ -251,7 +260,7 @@ class Evaluator:
             source, self._run.settings, self._model.one_hot, batch_size), checkpoint)
       samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size,
                                 source.identify_example)
-      metrics = self._graph.evaluate(checkpoint, samples, self._count_batch_and_check_stop)
+      metrics = self._graph.evaluate(checkpoint, samples, count_batch_and_check_stop)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
@@ -284,11 +293,6 @@ class Evaluator:
                           if name != tf.GraphKeys.GLOBAL_STEP and value.ndim == 0]),
         int(self._last_metrics[tf.GraphKeys.GLOBAL_STEP]))
     writer.flush()
-
-  def _count_batch_and_check_stop(self) -> bool:
-    """Counts a batch for the watchdog, and returns whether to interrupt the evaluation."""
-    self._num_batches += 1
-    return self._is_stop_requested()
 
   def _convert_metrics(self, metrics: Dict[str, Any]) -> Dict[str, Any]:
     """Converts arrays to Python numbers and lists, in the order of evaluation.json."""
@@ -349,7 +353,7 @@ class _EvaluationGraph:
                                      iterator.initializer)
       self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
       self.names_of_averages = restoring.map_weights_to_averages(checkpoint)
-      self.sampled_tensors = evaluation_samples.sampled_tensors()
+      self.sampled_tensors = evaluation_samples.take_sampled_tensors()
       self.batch_mean_names = sorted(evaluation_metrics.batch_mean_names())
       for name in self.batch_mean_names:
         _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '

@@ -20,11 +20,16 @@ from estimator_train.run_dir import data_record
 from estimator_train.run_dir.data_record import DataRecord
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import OUTPUT_FLAGS, ModelFlags
+from estimator_train.system.formatting import format_bytes, format_number
+from estimator_train.system.progress import show_phase
 from estimator_train.tf_patches.keras import nested_layers
 from estimator_train.training import selection
 from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
+# Other convolutions of Keras are subclasses of these.
+_CONVOLUTIONS = (tf.keras.layers.Conv1D, tf.keras.layers.Conv2D, tf.keras.layers.Conv3D,
+                 tf.keras.layers.SeparableConv1D, tf.keras.layers.SeparableConv2D)
 
 
 class BuiltModel(NamedTuple):
@@ -60,6 +65,7 @@ class PreparedModel(NamedTuple):
   schedule: Optional[Schedule]
   best_metric: BestMetric
   batch_norm_momentum: float
+  has_convolutions: bool
   parameter_counts: Dict[str, int]
 
 
@@ -70,10 +76,9 @@ def build_model(run: Run) -> BuiltModel:
     UserError: the model does not accept the images or the flags, or does not fit the checkpoint.
   """
   settings, spec = run.settings, run.data.spec
-  _LOG.info('building the model')
   # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
-  with tf.Graph().as_default():
+  with show_phase('building the model'), tf.Graph().as_default():
     # The random initial weights depend on the seed, and on the number of operations that precede
     # the model in the graph.
     tf.set_random_seed(settings.optimizer.seed)
@@ -115,8 +120,7 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
   settings, spec, model = run.settings, run.data.spec, built_model.keras_model
   trains = run.schedule is not None
   loss, frozen_part = None, None
-  _LOG.info('converting the model to an Estimator')
-  with model.outputs[0].graph.as_default():
+  with show_phase('converting the model to an Estimator'), model.outputs[0].graph.as_default():
     if settings.model.weights != 'none':
       # The first session of a process determines the options of its GPUs. Without this session,
       # Keras would make the first one, with default options.
@@ -156,6 +160,7 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
             layer.momentum for layer in nested_layers(model)
             if layer.trainable and isinstance(layer, tf.keras.layers.BatchNormalization)
             and settings.model.weights == 'none'), default=0.),
+        has_convolutions=has_convolutions(model),
         parameter_counts=count_parameters(model))
   run.start_up.end_phase('model')
   _log_setup(run, prepared)
@@ -227,13 +232,18 @@ def count_parameters(model: tf.keras.Model) -> Dict[str, int]:
           'bytes': sum(count([weight]) * weight.dtype.size for weight in model.weights)}
 
 
+def has_convolutions(model: tf.keras.Model) -> bool:
+  """Returns whether a layer of the model, or of a model in it, is a convolution."""
+  return any(isinstance(layer, _CONVOLUTIONS) for layer in nested_layers(model))
+
+
 def log_parameters(run: Run, counts: Dict[str, int]) -> None:
   """Logs the numbers of parameters, and warns of frozen parameters with random initial weights."""
   _LOG.info('{total:,} parameters, {trainable:,} of them trained, {frozen:,} in frozen layers, '
-            '{megabytes:.1f} MB'.format(megabytes=counts['bytes'] / 1e6, **counts))
+            '{size}'.format(size=format_bytes(counts['bytes']), **counts))
   settings = run.settings
   if counts['frozen'] and run.start.checkpoint is None and (
       settings.model.weights == 'none' and not user_code.is_function_name(settings.model.model)):
-    _LOG.warning('%.1f of %.1f million parameters are frozen with random weights: give --weights, '
-                 'or train more layers with --trainable_layers', counts['frozen'] / 1e6,
-                 counts['total'] / 1e6)
+    _LOG.warning('%s of %s parameters are frozen with random weights: give --weights, '
+                 'or train more layers with --trainable_layers', format_number(
+                     counts['frozen']), format_number(counts['total']))

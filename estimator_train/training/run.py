@@ -21,6 +21,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
+from estimator_train.system.progress import show_phase
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.training import selection
 from estimator_train.training.evaluation_steps import EvaluationSteps, plan_evaluations
@@ -120,8 +121,8 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
   prepare_devices(settings.devices, devices, trains)
   engine = make_engine(settings, process, devices)
   start = finding.find_start(settings, run_dir, process, checkpoint_to_evaluate)
-  _LOG.info('preparing the data')
-  data = open_data(settings, run_dir, start.checkpoint_run_dir, is_resumed=start.step > 0)
+  with show_phase('preparing the data'):
+    data = open_data(settings, run_dir, start.checkpoint_run_dir, is_resumed=start.step > 0)
   start.checkpoint_run_dir.warn_of_missing_run_files(start.step, bool(data.spec.labels))
   clock, end_step = _read_clock(settings, run_dir, engine, start.step), start.step
   schedule: Optional[Schedule] = None

@@ -15,6 +15,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system import json_values, storage
+from estimator_train.system.formatting import format_metric
 from estimator_train.tf_patches import keras as keras_patches
 
 _STOP_REASON_FILE = 'stopped.json'
@@ -48,8 +49,8 @@ def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
     best: the best checkpoint after this evaluation.
   """
   if flags.stop_at_accuracy is not None and metrics['accuracy'] >= flags.stop_at_accuracy:
-    return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
-        metrics['accuracy'], flags.stop_at_accuracy))
+    return StopReason(metrics['global_step'], 'accuracy {} reaches {:g}'.format(
+        format_metric(metrics['accuracy']), flags.stop_at_accuracy))
   step, last_improvement = metrics['global_step'], max(best.improved_at, best.compared_since)
   steps, epochs = flags.early_stopping_steps, flags.early_stopping_epochs
   if steps is not None and step - last_improvement >= steps:

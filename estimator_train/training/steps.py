@@ -2,11 +2,12 @@
 
 import math
 import time
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.model import observation
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.tf_patches import sessions
 
 
@@ -100,12 +101,61 @@ class WindowRecorder:
 
   def close_window(self) -> StepWindow:
     """Ends the window at the last known global step, and opens the next one."""
-    now, num_losses = self._clock(), self._num_finite_losses
+    now = self._clock()
     window = StepWindow(self._first_step, self._monitor.global_step, now - self._start_time,
-                        self._loss_sum / num_losses if num_losses else math.nan,
-                        self._accuracy_sum / num_losses if num_losses else math.nan)
+                        self.loss, self.accuracy)
     self._open_window(now)
     return window
+
+  @property
+  def loss(self) -> float:
+    """The loss of the open window; see StepWindow."""
+    return self._loss_sum / self._num_finite_losses if self._num_finite_losses else math.nan
+
+  @property
+  def accuracy(self) -> float:
+    """The accuracy of the open window; see StepWindow."""
+    return self._accuracy_sum / self._num_finite_losses if self._num_finite_losses else math.nan
+
+
+class EpochRecorder:
+  """Divides the steps of a run into windows that end with the epochs.
+
+  A resumed run starts within the epoch of its checkpoint. A step that takes examples from two
+  epochs counts for the earlier one.
+
+  Args:
+    step_clock: of a finite data set.
+    clock: returns the time in seconds.
+  """
+
+  def __init__(self, step_clock: StepClock, monitor: StepMonitor,
+               clock: Callable[[], float] = time.perf_counter) -> None:
+    self._step_clock, self._monitor = step_clock, monitor
+    self.window_recorder = WindowRecorder(monitor, clock)
+    self._epoch_end_step = 0
+
+  def start(self) -> None:
+    """Opens the first window. Must be called when the session has been created."""
+    self.window_recorder.start()
+    self._find_epoch_end(self._monitor.start_step)
+
+  def add_step(self) -> None:
+    """Adds the step that the monitor has just counted to the window."""
+    self.window_recorder.add_step()
+
+  def close_window_at_epoch_end(self) -> Optional[StepWindow]:
+    """Returns the window if the last step has ended an epoch, and opens the next one; else None."""
+    if self._monitor.global_step < self._epoch_end_step:
+      return None
+    window = self.window_recorder.close_window()
+    self._find_epoch_end(window.last_step)
+    return window
+
+  def _find_epoch_end(self, step: int) -> None:
+    # Other workers may also increment the global step, so several epochs may have ended at once.
+    self._epoch_end_step = self._step_clock.step_at_epoch(
+        self._step_clock.completed_epochs(step) + 1)
 
 
 def is_logged(step: int, interval: int = 1, num_before_thinning: int = 10000) -> bool:

@@ -13,6 +13,7 @@ from estimator_train.checkpoints.saving import SaveCheckpoints
 from estimator_train.distribution.engines import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.model.schedules import Schedule
+from estimator_train.system.formatting import format_metric
 from estimator_train.system.signals import SignalState
 from estimator_train.system.watchdog import end_hanging_process
 from estimator_train.training.steps import StepMonitor
@@ -50,7 +51,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 
   def describe_last_losses(self) -> str:
     """Returns the last finite losses and the learning rate as text, for the error message."""
-    losses = ', '.join('{:.6g} at step {}'.format(loss, local_step)
+    losses = ', '.join('{} at step {}'.format(format_metric(loss), local_step)
                        for local_step, loss in self._last_finite_losses)
     rate = 'set by the model' if self._schedule is None else '{:g}'.format(
         self._schedule.rate_at(max(self._monitor.global_step - 1, 0)))

@@ -7,7 +7,6 @@ import signal
 from typing import Any, Callable, List, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.saving import RetryingSaver, SaveCheckpoints
@@ -105,9 +104,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
       stop_hook]
 
   try:
-    # Log lines would break the progress bar, so tqdm writes them above the bar.
-    with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
-        estimator_patches.without_nan_hook(), translate_errors(run.data.train):
+    with estimator_patches.without_nan_hook(), translate_errors(run.data.train):
       engine.train(model.training_estimator, input_fn, hooks, run.end_step)
   except TrainingFailed as error:
     summaries.record_failure()

@@ -26,6 +26,15 @@ def lstm():
       layers.LSTM(128), layers.Dense(2, 'softmax')])
 
 
+def masked_lstm():
+  """Like lstm, but the identifier 0 is padding."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.InputLayer([LENGTH], dtype=tf.int64, name='ids'),
+      layers.Embedding(NUM_WORDS, 128, mask_zero=True), layers.LSTM(128),
+      layers.Dense(2, 'softmax')])
+
+
 def small_images():
   """A data set of few images, whose features are computed on the CPU of this machine."""
   pixels = np.random.RandomState(1).randint(0, 256, [64, 32, 32, 3]).astype(np.uint8)

@@ -20,6 +20,7 @@ from file_server import API, BODY, HALF, KEY, SIGNATURE, STORAGE, ranged, whole,
 
 from estimator_train.data import DataFile, download, oct2017
 from estimator_train.errors import UserError
+from estimator_train.system.progress import ProgressBar
 
 NAME, PART, MD5 = 'name.zip', 'name.zip.part', hashlib.md5(BODY).hexdigest()
 FLIPPED = BODY[:1000] + b'!' + BODY[1001:]
@@ -163,7 +164,7 @@ def test_what_needs_no_request(server, tmp_path):
   write_files(tmp_path, {NAME: BODY})
   assert not fetch_file(server, tmp_path).downloaded
   for data_dir in (tmp_path / NAME, tmp_path / NAME / 'below'):
-    with pytest.raises(UserError, match='{}: .*with 256,000 bytes of free'.format(data_dir)):
+    with pytest.raises(UserError, match='{}: .*with 256 kB of free'.format(data_dir)):
       fetch_file(server, data_dir)
   for wrong in (b'mine', FLIPPED):
     write_files(tmp_path, {NAME: wrong})
@@ -176,10 +177,11 @@ def test_what_needs_no_request(server, tmp_path):
 
 @pytest.mark.parametrize('fault, expected, message', [
     (KeyboardInterrupt(), KeyboardInterrupt, None),
-    (OSError(27, 'File too large'), UserError, 'set: /.*: File too large: .*256,000 bytes')])
+    (OSError(27, 'File too large'), UserError, 'set: /.*: File too large: .*256 kB')])
 def test_a_fault_keeps_the_part(server, folder, fault, expected, message):
   server.answers['/a'] = [ranged()]
-  with mock.patch('tqdm.tqdm.update', side_effect=fault), pytest.raises(expected, match=message):
+  with mock.patch.object(ProgressBar, 'update', side_effect=fault), \
+      pytest.raises(expected, match=message):
     fetch_file(server, folder)
   kept = contents_of(folder)[PART]
   assert kept and BODY.startswith(kept) and fetch_file(server, folder).downloaded

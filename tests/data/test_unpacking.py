@@ -97,7 +97,7 @@ def test_bombs(tmp_path, unpack):
       data, data.index(b'PK\1\2') + 24, struct.pack('<L', 2 ** 32 - 2)))
   usage = shutil.disk_usage('/')._replace(free=10 ** 9)
   with mock.patch('shutil.disk_usage', return_value=usage):
-    unpack(path, '1,000,000,000 bytes free, 4,29.* are required: free some')
+    unpack(path, '1.00 GB free, 4.30 GB are required: free some')
 
 
 def encrypt(data):

@@ -26,8 +26,8 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
   assert report['examples_per_sec'] == pytest.approx(
       sum(worker['examples'] for worker in report['workers'].values()) / report['wall_secs'])
   evaluator = tasks['evaluator 0']
-  evaluated = [line.rpartition(' ')[2] for line in evaluator.log.splitlines()
-               if line.startswith('accuracy')]
+  evaluated = [line.rpartition(' ')[2].rstrip(')') for line in evaluator.log.splitlines()
+               if line.startswith('evaluation: ')]
   first, last = evaluated  # A worker may take steps before the chief saves the first checkpoint.
   assert int(first) < 10 and last == str(step) and evaluator.result['examples'] == 1000
   assert 'average loss' not in tasks['chief 0'].log

@@ -7,7 +7,7 @@ from unittest import mock
 
 import own_models
 import pytest
-from conftest import ROOT, run_process
+from conftest import ROOT, process_state, run_process
 
 import estimator_train
 from estimator_train import Settings, UserError
@@ -36,7 +36,7 @@ def without_handlers():
 
 
 def test_keywords(tmp_path, capsys):
-  run = tmp_path / 'run'
+  run, before = tmp_path / 'run', process_state()
   with without_handlers():  # As in a script that configures no logging.
     trained = estimator_train.train(model_dir=run, train_steps=2, **QUICK)
     assert logging.root.handlers == LOG.handlers == []
@@ -59,6 +59,7 @@ def test_keywords(tmp_path, capsys):
   compared = estimator_train.report(runs=[run, run], model_dir=tmp_path / 'comparison')
   assert [each.folder for each in compared.runs] == [str(run)] * 2
   assert compared.page == str(tmp_path / 'comparison' / 'report' / 'index.html')
+  assert process_state() == before
   for result in (trained, evaluated, exported, compared):
     # Editors complete what the results have.
     names = {name for kind in type(result).__mro__
@@ -71,6 +72,8 @@ def test_errors_of_keywords(tmp_path):
   for call, kind, message in (
       (lambda: estimator_train.train({'seed': 1}), TypeError,
        'settings must be an object of the class Settings: got dict: give FLAG=VALUE as keywords, '),
+      (lambda: estimator_train.predict([1]), TypeError,
+       'got list: give FLAG=VALUE as keywords, such as input=IMAGES, or '),
       (lambda: estimator_train.train(train_stepps=1), TypeError, 'unknown keyword: train_stepps: '),
       (lambda: estimator_train.train(image_size=64), ValueError,
        'image_size=64: give a tuple of 2 or 3 integers or None$'),

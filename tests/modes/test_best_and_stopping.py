@@ -120,7 +120,7 @@ def test_early_stopping_over_restarts(train):
 def test_stop_at_accuracy(train, tmp_path):
   done = train(12, '--stop_at_accuracy=0.5')
   assert done.result['global_step'] == 4 and evaluated_steps(done) == [2, 4]
-  assert done.result['stopped_early'] == 'accuracy 0.5000 reaches 0.5'
+  assert done.result['stopped_early'] == 'accuracy 0.500 reaches 0.5'
   assert (tmp_path / 'model.h5').is_file() and (tmp_path / 'throughput.json').is_file()
   assert train(12, '--stop_at_accuracy=0.5').result['steps_run'] == 0
 

@@ -71,9 +71,9 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
   assert result['num_parallel_calls'] == result['cores'] and result['cache'] == 'none'
   _, _, *rows, advice, _ = map(str.split, out.splitlines())
   assert [(row[0], len(row)) for row in rows] == [
-      ('read', 6), ('decode', 6), ('resize', 6), ('batch', 6), ('cold', 5), ('warm', 5),
+      ('read', 7), ('decode', 7), ('resize', 7), ('batch', 7), ('cold', 5), ('warm', 5),
       ('model', 5)]
-  assert rows[0][3] == 'to' and rows[0][5].endswith('%') and advice == result['advice'].split()
+  assert rows[0][3] == 'to' and rows[0][6] == '%' and advice == result['advice'].split()
 
   result, _ = measure('--cache={}'.format(cache), *flags)
   assert list(result['stages']) == ['batch']
@@ -207,30 +207,30 @@ def test_rates_spread_and_stages():
 @pytest.mark.parametrize('model, on_cpu, is_pretrained, texts', [
     (500, False, False, ['input-bound: the model can process 500 images/sec, 2.50 times the rate '
                          'of the input (200); INPUT']),
-    (50, False, True, ['compute-bound: the input delivers 200 images/sec, 4.00 times the rate of '
-                       'the model (50.0); a faster input would not help; to speed up the model, '
+    (50, False, True, ['compute-bound: the input delivers 200 images/sec, 4 times the rate of '
+                       'the model (50); a faster input would not help; to speed up the model, '
                        'try a larger --batch_size or more GPUs or --cache_features if the first']),
     (200, True, False, ['compute-bound', 'the same cores, so training reaches about 100 images/sec '
-                        'and the input takes 50% of the time; to reduce the time of the input: '
+                        'and the input takes 50.0 % of the time; to reduce the time of the input: '
                         'INPUT', '--batch_size or a GPU']),
-    (2, True, False, ['takes 1% of the time; a faster input would not help'])])
+    (2, True, False, ['takes 0.99 % of the time; a faster input would not help'])])
 def test_advice(model, on_cpu, is_pretrained, texts):
   rates = input_benchmark.compute_rates(FILES, at(model))
   advice = input_benchmark.make_advice(rates, 'INPUT', on_cpu, is_pretrained)
   assert all(text in advice for text in texts) and ('same cores' in advice) == on_cpu
 
 
-FITS, OTHER = '--cache=memory (needs 1 GB, 1 GB of memory are free)', {'num_examples': 4000}
+FITS, OTHER = '--cache=memory (needs 1.00 GB, 1.00 GB of memory are free)', {'num_examples': 4000}
 
 
 @pytest.mark.parametrize('change, calls, cache, expected', [
     ({}, 4, 'none', 'set ' + FITS),
     ({}, 3, 'none', 'set --num_parallel_calls=0 (one per core, 4, instead of 3) and ' + FITS),
-    (OTHER, 0, 'none', 'set --cache=FOLDER (needs 2 GB, 1 GB of memory are free)'),
+    (OTHER, 0, 'none', 'set --cache=FOLDER (needs 2.00 GB, 1.00 GB of memory are free)'),
     ({}, 1, 'memory', 'the input is already cached, and no flag makes it faster'),
     ({'format_name': 'idx_files'}, 1, 'none', 'set ' + FITS),
     (dict(OTHER, format_name='idx_files'), 0, 'none', 'no flag helps: the cache does not fit into '
-     'memory (needs 2 GB, 1 GB of memory are free)'),
+     'memory (needs 2.00 GB, 1.00 GB of memory are free)'),
     ({'format_name': 'synthetic', 'num_examples': None}, 0, 'none',
      'synthetic images cost almost nothing, and no flag makes them faster')])
 def test_advice_on_the_input(change, calls, cache, expected):

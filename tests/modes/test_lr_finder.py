@@ -36,7 +36,8 @@ def test_the_suggested_rate_trains(run_well, copied_run, tmp_path, monkeypatch):
   assert_allclose(np.diff(np.log(rates)), math.log(1e8) / 100)
   assert rates[0] == pytest.approx(1e-7) and result['optimizer'] == 'sgd'
   assert 1e-3 < result['learning_rate'] < result['min_loss_rate'] <= 10.
-  assert 'decreases fastest at learning rate {:.2g}'.format(result['learning_rate']) in done.err
+  assert '{:#.3g}, at which the loss decreases fastest'.format(
+      result['learning_rate']) in done.err
   high, low = (
       run_well('--model=own_models:two_layers', '--batch_size=32', '--optimizer=sgd',
                '--learning_rate={}'.format(rate), '--train_steps=30',

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+import types
 from itertools import zip_longest
 from pathlib import Path
 from unittest import mock
@@ -16,6 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import terminal
 from conftest import ROOT, contents_of, keras_session, run_process
 from mode_runs import fails, signal_before
 
@@ -23,6 +25,7 @@ import estimator_train
 from estimator_train.data import mnist
 from estimator_train.modes import predict as predict_mode
 from estimator_train.modes.predict import images, output_file, predictions
+from estimator_train.settings import Settings
 from estimator_train.system import storage
 
 IMAGES, LABELS = (os.path.join(mnist.SAMPLE_FOLDER, 't10k-{}-ubyte.gz'.format(kind))
@@ -249,3 +252,13 @@ def test_images_of_other_formats(predict, finished_run, write_images, tmp_path):
   assert [(os.path.basename(line['file']), 'error' in line) for line in found] == [
       ('a.webp', True), ('b.TIF', True), ('c.heic', True), ('d.bmp', False), ('a.png', False)]
   assert done.code == 2 and (last['predicted'], last['bad']) == (2, 3)
+
+
+@pytest.mark.parametrize('output, is_shown', [('-', False), ('file.csv', True)])
+def test_a_bar_does_not_mix_with_predictions_on_a_terminal(monkeypatch, output, is_shown):
+  settings = Settings(model_dir='x', output=output)
+  with monkeypatch.context() as context, terminal.Terminal(context, 80) as screen:
+    context.setattr(sys, 'stdout', types.SimpleNamespace(isatty=lambda: True))
+    assert list(predict_mode._with_progress(iter([[{}, {}]]), settings, 'images')) == [[{}, {}]]
+  assert ('predicting: 2 images' in screen.written) == is_shown
+  assert bool(screen.written) == is_shown

@@ -70,8 +70,8 @@ def test_table(sweep, tmp_path, capsys):
   assert lines[2] == 'weak,synthetic,1,128,0,3,,,,,,,,' + failed(128)
   head, titles, *lines = capsys.readouterr().out.splitlines()
   assert 'replicas on /cpu:0, /cpu:1' in head and titles.startswith('scaling')
-  assert lines[0].split() == ['weak', 'real', '1', '128', '3', '100', '90', 'to', '120', '30.0%',
-                              '1.00', '100%', '10.0%']
+  assert lines[0].split() == ['weak', 'real', '1', '128', '3', '100', '90', 'to', '120', '30.0',
+                              '%', '1.00', '100', '%', '10.0', '%']
   assert lines[2].split() == ['weak', 'synthetic', '1', '128', '0', '-', '-', '-', '-', '-', '-']
   assert 'cpu2-weak-real-2 failed: a fault: 256: fix it' in lines[8:]
 
@@ -83,8 +83,9 @@ def test_failed_points_are_run_again(sweep, tmp_path, caplog, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(sys, 'stderr', terminal)
     failures = sweep(Runs(RATE_OF_POINT), '--repeats=3')['failures']
-  assert '18/18' in terminal.getvalue()
-  assert len(caplog.messages) == 9 and all('failed: a fault: ' in line for line in caplog.messages)
+  assert 'measuring: 0/18 points, ' in terminal.getvalue()
+  lines = caplog.messages[:caplog.messages.index('measured 9 of 18 points')]
+  assert len(lines) == 9 and all('failed: a fault: ' in line for line in lines)
   failed = {name for name, rate in RATE_OF_POINT.items() if rate is None}
   assert {failure['point'] for failure in failures} == failed
   for failure in failures:

@@ -15,7 +15,11 @@ from mode_runs import evaluated_steps, fails
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.model.evaluation_metrics import classifier_metric_names
 from estimator_train.settings import Settings, command_line
-from estimator_train.training.preparation import count_parameters, log_parameters
+from estimator_train.training.preparation import (
+  count_parameters,
+  has_convolutions,
+  log_parameters,
+)
 
 MODEL = '--model=own_models:two_layers'
 
@@ -168,7 +172,10 @@ def test_what_is_refused(run_program, copied, copied_run, tmp_path):
       ('--model_dir={0}/new --export_dir={0}/file', '--export_dir cannot be written to: {0}/file'),
       ('--mode=evaluate --model_dir={0}/none', 'no checkpoint in --model_dir: {0}/none'),
       ('--mode=evaluate --checkpoint=best', 'or give one of {1}/model.ckpt-0, {1}/model.ckpt'),
-      ('--mode=evaluate --checkpoint={1}/model.ckpt-7', '-7: give one of {1}/model.ckpt-0'),
+      ('--mode=evaluate --checkpoint=bestt',
+       'no such checkpoint: --checkpoint=bestt: give latest or best, or one of {1}/model.ckpt-0'),
+      ('--mode=evaluate --checkpoint={1}/model.ckpt-7',
+       '-7: give latest or best, or one of {1}/model.ckpt-0'),
       ('--mode=evaluate --model_dir={0}/other --model=own_models:with_dropout '
        '--checkpoint={1}/model.ckpt-10', 'the checkpoint does not fit --model: '),
       ('--mode=export --export_dir={0}/exports --dataset=synthetic --labels=a,b,c',
@@ -224,6 +231,15 @@ def test_parameters(own_graph, caplog, name, weights, checkpoint, warns):
   run.start.checkpoint = checkpoint
   log_parameters(run, count_parameters(own_models.partly_frozen((28, 28, 1), 10)))
   line, *warnings = caplog.messages
-  assert line == '15,866 parameters, 1,738 of them trained, 12,560 in frozen layers, 0.1 MB'
-  assert [text.startswith('0.0 of 0.0 million parameters are frozen with random weights: give')
+  assert line == '15,866 parameters, 1,738 of them trained, 12,560 in frozen layers, 63.5 kB'
+  assert [text.startswith('12,560 of 15,866 parameters are frozen with random weights: give')
           for text in warnings] == [True] * warns
+
+
+def test_models_with_convolutions():
+  layers = tf.keras.layers
+  with tf.Graph().as_default():
+    images = layers.Input([8, 8, 1])
+    dense = tf.keras.Sequential([layers.InputLayer([8, 8, 1]), layers.Flatten(), layers.Dense(2)])
+    outer = tf.keras.Model(images, tf.keras.Sequential([layers.DepthwiseConv2D(3)])(images))
+    assert [has_convolutions(model) for model in (dense, outer)] == [False, True]

@@ -131,27 +131,28 @@ def test_everything_is_on_the_page(full):
   shown, folded = re.search('<details>', found.source).start(), found.source.index('</details>')
   assert found.source.index('--train_pattern') < shown < found.source.index('--optimizer') < folded
   for text in (
-      'Accuracy 84.70\u00a0% ± 1.14 percentage points', 'at step 469 Average loss 0.443 per ',
+      'Accuracy 84.7\u00a0% ± 1.14 percentage points', 'at step 469 Average loss 0.443 per ',
       '0.500 in training, at step 469 '
       'Throughput 2,300 examples/sec over 459 steps with their pauses, after 10 warm-up steps '
       'steady rate, without checkpoints, evaluations and traced steps: 2,462 ± 24.6 (standard '
       'error) 1,150\u00a0examples/sec per replica',
       '✗ {{ 7 * 7 }} true class: &amp; 62.5\u00a0% cat.png', 'example 10',
-      'Top-5 accuracy 98.8\u00a0% Macro F1 84.1\u00a0% true class', 'Calibration error: 6.2\u00a0%',
+      'Top-5 accuracy 98.8\u00a0% Macro F1 84.1\u00a0% true class',
+      'Calibration error: 6.25\u00a0%',
       'Area under the ROC curve (AUC): 0.912.', '(average precision): 0.876.',
       'The positive class is "\'><img src=x one….',
-      '{{ 7 * 7 }} 90.0\u00a0% 100.0\u00a0% 94.7\u00a0% 9', '– – – 0', 'the speed compute-bound',
-      '100.0\u00a0% 75.0\u00a0% 85.7\u00a0% 4', 'waiting for input 8.0\u00a0%',
+      '{{ 7 * 7 }} 90.0\u00a0% 100\u00a0% 94.7\u00a0% 9', '– – – 0', 'the speed compute-bound',
+      '100\u00a0% 75.0\u00a0% 85.7\u00a0% 4', 'waiting for input 8.00\u00a0%',
       'nothing in the input <helps>', 'Time to first step 4.40',
       'from the start of the process to the end of the first step imports 2.20\u00a0s data 100',
-      '1 of 4 points are above the top of the chart.', 'steady step 52\u00a0ms 51.1\u00a0ms',
-      'The last quarter of the steps took 2.1\u00a0% less time than the first quarter. Pauses for '
+      '1 of 4 points are above the top of the chart.', 'steady step 52.0\u00a0ms 51.1\u00a0ms',
+      'The last quarter of the steps took 2.10\u00a0% less time than the first quarter. Pauses for '
       'checkpoint: 2, 1.50\u00a0s in total. Much slower than the other steps: step 16 (900',
       '3, 3 failed exit code 2: <no> batch', 'a note & more', 'no GPU & no time',
       'Finished 2026-11-26 15:04 Duration 2:02:03, 1:02:03 since step 235 Machine A processor '
       '(2 cores) Devices /cpu:0, /cpu:1 Strategy mirrored', 'TensorFlow 1.15.0',
       'batch 128\u00a0examples, 64 per replica',
-      '1,234,567: 1,000,000 trainable, 234,000 frozen Size of the parameters 4.9\u00a0MB',
+      '1,234,567: 1,000,000 trainable, 234,000 frozen Size of the parameters 4.94\u00a0MB',
       '--train_pattern=<b>/*.jpeg & "more"=x', '--labels is not set',
       '3 values of 1,234 test examples, evenly spaced; R² 0.500.'):
     assert text in found.text, text
@@ -163,7 +164,7 @@ def test_everything_is_on_the_page(full):
                'accuracy is below the confidence; in the last of them, it is 91.8\u00a0% at a '
                'confidence of 96.2\u00a0%.', 'Confusion matrix of 11 classes',
                'the recall of "\'><img src=x one… over its false positive rate: the area under the '
-               'curve is 0.912.', 'learning rate, from 0.1 at step 1 to 0.001 at step 469.',
+               'curve is 0.912.', 'learning rate, from 0.100 at step 1 to 0.00100 at step 469.',
                'the errors of <price>: mean 0.333, mean absolute error 0.333, root mean squared '
                'error 0.577, 5 % below 0, 95 % below 0.900.',
                'values of <price>: true values from 1 to 3, predicted values from 1 to 4.'):
@@ -178,7 +179,7 @@ def test_each_file_alone_is_on_the_page(full, tmp_path):
     shutil.copy(str(full[0] / name), str(tmp_path / name))
     found = write(tmp_path)
     assert (pictures(tmp_path), found.sections) == (of_file | {'mine.png'}, sections), name
-    for figure, source in (('2,300', 'throughput'), ('84.70', 'evaluation'), ('72,985', 'input')):
+    for figure, source in (('2,300', 'throughput'), ('84.7', 'evaluation'), ('72,985', 'input')):
       assert (figure in found.text) == name.startswith(source)
     (tmp_path / name).unlink()
   found = write(tmp_path)
@@ -234,7 +235,7 @@ def test_the_pointer_shows_values_and_colors_suit_the_screen(full):
               'training: 0.500 at epoch 4.69\nevaluation: 0.443 at epoch 4.69',
               'ROC: 100 at false positive rate (%) 35',
               'longest step: 900 at global step 16\nmean: 51 at global step 16',
-              '50 to 60 ms: 6 steps', '&amp; predicted as &amp;: 9, 100.0\u00a0%',
+              '50 to 60 ms: 6 steps', '&amp; predicted as &amp;: 9, 100\u00a0%',
               'confidence 50 to 75 %: 300 examples, mean confidence 70.0\u00a0%, accuracy 60.0',
               'loss: 1.90 at learning rate 1.00e-05\nsmoothed loss: 1.90 at learning rate 1.00e-05',
               'weak scaling, real input: 100 at logical CPU devices, which share the same cores 1'):
@@ -400,7 +401,7 @@ def test_of_many_classes_the_worst_and_of_many_points_some_are_shown(tmp_path):
           'per_class': per_class(labels, matrix)}})
   assert found.text.count('The 30 of 1,000 classes with the most mistakes') == 2
   assert 'class 700 class 3 4 44.4\u00a0%' in found.text  # Of the mistakes,
-  assert '700 class 700 100.0' in found.text and 'class 999' not in found.text  # and the figures.
+  assert '700 class 700 100' in found.text and 'class 999' not in found.text  # and the figures.
   assert len(found.all('tr')) == 1 + 30 + 1 + 1
   assert len(found.source) < 200000 and found.source.count('<title>') < 250
   assert 'class 700 predicted as class 3, 4 times' in found.alts
@@ -422,7 +423,7 @@ def test_more_classes_than_a_confusion_matrix_has(tmp_path):
     found = write(tmp_path, {'evaluation.json': evaluated})
     assert found.sections == {'classes'} and found.all('img') == []
     assert 'The 30 of 3,000 classes with the most mistakes' in found.text
-    assert '1234 class 1234 100.0\u00a0% 55.6\u00a0%' in found.text
+    assert '1234 class 1234 100\u00a0% 55.6\u00a0%' in found.text
     assert 'class 2000' not in found.text and 'class 2999' not in found.text
     assert len(found.all('tr')) == 1 + 30 + (num_confusions and 1 + num_confusions)
     assert found.text.count('class 1234 class 1300 4 44.4\u00a0%') == num_confusions

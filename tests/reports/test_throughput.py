@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -154,26 +155,68 @@ def test_curve_and_histogram_of_the_steps(tmp_path):
   assert len(counts) == 60 and edges[-1] < 2 and counts[-1] > 5
 
 
-def test_last_lines_of_the_log(caplog, monkeypatch):
+def test_last_lines_of_the_log(caplog):
   caplog.set_level(logging.INFO, 'estimator_train')
-  for result, metric, expected in (
+  for result, metric, command, expected in (
       ({'accuracy': 0.5, 'best': {'global_step': 9, 'average_loss': 0.5},
-        'examples_per_sec': 1234.5, 'verdict': 'input-bound'}, 'average_loss',
-       ['  accuracy    0.5000', '  best        average loss 0.5000 at step 9, the last step',
-        '  throughput  1,234 examples/sec; input-bound: steps wait for input']),
-      ({'loss': 0.5, 'best': {'global_step': 6, 'mae': None}}, 'mae',
-       ['  loss        0.5000', '  best        mae not a number at step 6']),
-      ({'examples_per_sec': 10., 'verdict': None}, None, ['  throughput  10 examples/sec'])):
+        'examples_per_sec': 1234.5, 'verdict': 'input-bound'}, 'average_loss', 'a command', [
+            'finished at step 9', '  accuracy    0.500',
+            '  best        average loss 0.500 at step 9, the last step',
+            '  throughput  1,234 examples/sec; input-bound: steps wait for input',
+            '  model       runs/x/model.h5', '  next        a command']),
+      ({'loss': 0.5, 'best': {'global_step': 6, 'mae': None}}, 'mae', None, [
+          'stopped at step 9', '  loss        0.500', '  best        mae not a number at step 6',
+          '  model       runs/x/model.h5']),
+      ({'examples_per_sec': .57, 'verdict': None}, None, None, [
+          'stopped at step 9', '  throughput  0.570 examples/sec',
+          '  model       runs/x/model.h5'])):
     caplog.clear()
-    throughput.log_summary(dict(result, global_step=9), metric, {
-        'report': None, 'model': 'runs/x/model.h5'}, ['/cpu:0'])
-    assert caplog.messages == ['finished at step 9', *expected, '  model       runs/x/model.h5']
-  monkeypatch.setattr(machine, 'has_onednn', lambda: False)
-  for flags, device, verdict in (
-      ('avx2', '/cpu:0', 'compute-bound'), ('avx512f', '/gpu:0', 'compute-bound'),
-      ('avx512f', '/cpu:0', 'input-bound'), ('avx2 avx512f', '/cpu:0', 'compute-bound')):
-    assert 'onednn' not in caplog.text
-    monkeypatch.setattr(machine, 'cpu_property', lambda _, flags=flags: flags)
-    throughput.log_summary({'examples_per_sec': 1., 'steady_state': True, 'verdict': verdict,
-                            'global_step': 9}, None, {}, [device])
-  assert caplog.messages[-1].endswith(': ESTIMATOR_TRAIN_TF=onednn ./run_train.sh')
+    throughput.log_training_summary(dict(result, global_step=9), metric, {
+        'report': None, 'model': 'runs/x/model.h5'}, command)
+    assert caplog.messages == expected
+
+
+@pytest.mark.parametrize('changes', [
+    {'has_onednn': lambda: True}, {'cpu_property': lambda _: 'avx2'}, {'devices': ['/gpu:0']},
+    {'verdict': 'input-bound'}, {'steady_state': False}, {'command': None}])
+def test_the_hint_at_the_other_build_appears_once_and_where_it_applies(
+    caplog, monkeypatch, tmp_path, changes):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  result = {'steady_state': True, 'verdict': 'compute-bound'}
+  monkeypatch.setattr(sys, 'prefix', str(tmp_path))
+  monkeypatch.delenv('ESTIMATOR_TRAIN_TF', raising=False)
+
+  def log_hint(model='fashion_cnn', devices=('/cpu:0',), command='./run_train.sh',
+               has_onednn=lambda: False, cpu_property=lambda _: 'avx2 avx512f', **figures):
+    with monkeypatch.context() as context:
+      context.delenv('ESTIMATOR_TRAIN_COMMAND', raising=False)
+      if command is not None:
+        context.setenv('ESTIMATOR_TRAIN_COMMAND', command)
+      context.setattr(machine, 'has_onednn', has_onednn)
+      context.setattr(machine, 'cpu_property', cpu_property)
+      throughput.log_onednn_hint(dict(result, **figures), model, devices)
+
+  log_hint(**changes)
+  assert caplog.messages == []
+  log_hint()
+  assert '2.49 times as fast with fashion_cnn.' in caplog.messages[0]
+  assert caplog.messages[1:] == ['  ESTIMATOR_TRAIN_TF=onednn ./run_train.sh']
+  log_hint()  # In the same environment.
+  assert len(caplog.messages) == 2
+  monkeypatch.setattr(sys, 'prefix', str(tmp_path / 'missing'))
+  log_hint()
+  assert len(caplog.messages) == 2
+  monkeypatch.setattr(sys, 'prefix', str(tmp_path / 'other'))
+  (tmp_path / 'other').mkdir()
+  log_hint(model='mine:model')
+  assert '1.48 to 2.49 times as fast with other convolutional networks' in caplog.messages[2]
+
+
+@pytest.mark.parametrize('rate, secs, expected', [
+    (.5691, 225.9533, '0.569 examples/sec over 7 steps, median step 226 s; compute-bound ('),
+    (3451.2, .0367, '3,451 examples/sec over 7 steps, median step 36.7 ms; compute-bound (')])
+def test_the_line_about_the_throughput(rate, secs, expected):
+  assert throughput._format_log_line({
+      'examples_per_sec': rate, 'steps_timed': 7, 'step_secs': {'p50': secs},
+      'shares': {'input': .0131, 'between': 0}, 'verdict': 'compute-bound', 'pauses': {},
+      'steady_state': True}) == expected + '1.31 % of the time for input, 0 % between steps)'

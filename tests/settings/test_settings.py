@@ -30,6 +30,16 @@ def test_settings_are_values():
     settings.for_mode('fly')
 
 
+def test_a_change_unsets_what_it_excludes():
+  """As on the command line, where a flag overrides the other one of the pair in a flagfile."""
+  settings = Settings(train_epochs=3)
+  assert settings.evolve(train_steps=5) == Settings(train_steps=5)
+  assert settings.evolve(train_steps=None, seed=2) == Settings(train_epochs=3, seed=2)
+  assert settings.evolve(train_epochs=None).train_epochs is None
+  with pytest.raises(InvalidValue, match='^train_steps and train_epochs exclude each other: '):
+    settings.evolve(train_steps=5, train_epochs=3)
+
+
 def test_a_batch_that_is_smaller_than_the_number_of_replicas():
   with pytest.raises(UserError, match='3 for 8 replicas: use 8$'):
     lib.per_replica_batch_size(3, 8)

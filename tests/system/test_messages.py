@@ -9,6 +9,7 @@ from unittest import mock
 
 import psutil
 import pytest
+import terminal
 from conftest import run_process
 
 from estimator_train.system import logs, progress
@@ -63,29 +64,26 @@ def test_a_message_is_one_line_whatever_it_contains(capsys):
   assert capsys.readouterr().err == ''
 
 
-def use_bar(leave):
+def use_bar():
   """Uses a progress bar, and returns whether it is shown."""
-  with progress.make_progress_bar(total=4, desc='filling', leave=leave) as bar:
+  with progress.make_bar('filling', 4, 'images') as bar:
     bar.update(4)
-    return not bar.disable
+    return bar.is_shown
 
 
 def test_progress_bars(capsys, monkeypatch, jupyter_kernel):
-  assert progress.shows_progress_bars() and use_bar(False)  # In a notebook.
-  assert capsys.readouterr().err.splitlines()[-1].startswith('filling: 100%')
+  assert progress.shows_progress_bars() and use_bar()  # In a notebook.
+  assert 'filling: 4/4 images, ' in capsys.readouterr().err.splitlines()[-1]
   widget = mock.MagicMock()
   monkeypatch.setitem(sys.modules, 'ipywidgets', types.ModuleType('ipywidgets'))
   monkeypatch.setitem(sys.modules, 'tqdm.notebook', types.SimpleNamespace(tqdm=widget))
-  use_bar(False)
-  widget.assert_called_once_with(total=4, desc='filling', leave=True)
+  assert use_bar() and widget.call_args[1]['total'] == 4 and widget.call_args[1]['leave']
   del jupyter_kernel.kernel  # As IPython on a terminal.
-  assert not use_bar(True) and not progress.shows_progress_bars()
+  assert not use_bar() and not progress.shows_progress_bars()
   assert capsys.readouterr() == ('', '')
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
-  for leave in (True, False):
-    assert progress.shows_progress_bars() and use_bar(leave)
-    shown = capsys.readouterr().err
-    assert 'filling: ' in shown and ('100%' in shown) == leave
+  assert progress.shows_progress_bars() and use_bar()
+  assert terminal.show(capsys.readouterr().err, 80) == []
 
 
 @pytest.mark.skipif(not os.path.exists('/proc/uptime'), reason='only Linux has /proc/uptime')

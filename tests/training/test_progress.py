@@ -58,9 +58,9 @@ def test_log_lines_and_scalars(steps, make_progress, lines, tmp_path):
       5, 2, num_examples=20, clock=readings(10., 14., 15., 17.),
       schedule=schedules.Schedule(.5, 0, [4], [.25])))
   assert lines() == [
-      'step 2/5 (epoch 1/3): loss 1.5000, accuracy 0.1500, 5 examples/sec, 6 s left',
-      'step 4/5 (epoch 2/3): loss 3.5000, accuracy 0.3500, 20 examples/sec, 0 s left',
-      'step 5/5 (epoch 3/3): loss 5.0000, accuracy 0.5000, 5 examples/sec, 0 s left']
+      'step 2/5 (epoch 1/3): loss 1.50, accuracy 0.150, 5 examples/sec, 6 s left',
+      'step 4/5 (epoch 2/3): loss 3.50, accuracy 0.350, 20 examples/sec, 0 s left',
+      'step 5/5 (epoch 3/3): loss 5.00, accuracy 0.500, 5 examples/sec, 0 s left']
   tf.summary.FileWriterCache.clear()
   names = 'examples_per_sec', 'step_secs', 'learning_rate'
   assert training_runs.all_scalars(tmp_path) == {
@@ -72,9 +72,16 @@ def test_log_lines_and_scalars(steps, make_progress, lines, tmp_path):
           (2, 1.5, .15, 5., 2., .5), (4, 3.5, .35, 20., .5, .5), (5, 5., .5, 5., 2., .25))]
 
 
+def test_the_means_belong_to_the_epoch_of_their_line(steps, make_progress, lines, tmp_path):
+  """Two steps are an epoch; metrics.jsonl has the means since the previous logged step."""
+  steps.run([9., 8., 3., 2., 1.], make_progress(6, 3, num_examples=20, clock=readings(0., 3.)))
+  assert lines() == ['step 3/6 (epoch 2/3): loss 3.00, accuracy 0.300, 10 examples/sec, 3 s left']
+  assert json.loads((tmp_path / 'metrics.jsonl').read_text())['loss'] == pytest.approx(20 / 3)
+
+
 def test_a_model_without_accuracy_on_data_without_end(steps, make_progress, lines):
   steps.run([1., 2.], make_progress(2, 2, clock=readings(10., 14.)), has_accuracy=False)
-  assert lines() == ['step 2/2: loss 1.5000, 5 examples/sec, 0 s left']
+  assert lines() == ['step 2/2: loss 1.50, 5 examples/sec, 0 s left']
 
 
 def test_a_bar_fits_the_terminal_and_is_redrawn_once_a_second(
@@ -94,7 +101,7 @@ def test_a_bar_fits_the_terminal_and_is_redrawn_once_a_second(
   bars = [part for part in text.split('\r') if '/40' in part]
   assert [int(bar.split('/')[0].split()[-1]) for bar in bars] == [1, 9, 17, 25, 33]
   assert bars[-1].startswith(
-      'step 33/40 (epoch 17/20), 1 s left, loss 3.3000, accuracy 0.3300, 80 examples/sec |█')
+      'step 33/40, 1 s left, loss 3.30, accuracy 0.330, epoch 17/20, 80 examples/sec |█')
   assert all(len(bar) <= 100 for bar in bars)
   assert lines() == []
 
@@ -112,8 +119,9 @@ def test_a_bar_in_a_notebook_is_full_unless_training_fails(
     steps.run([1., 2., 3., 4.], hook, before_step=fail)
   hook.close()
   last = capsys.readouterr().err.split('\r')[-1]
-  assert re.match(r'step {0}/\d \(epoch 2/5\), .* left, loss {0}\.0000'.format(3 if fails else 4),
-                  last)
+  # The loss is the mean over the steps of the second epoch.
+  assert re.match(r'step {}/\d, .* left, loss {}, accuracy .*, epoch 2/5'.format(
+      *(3, '3.00') if fails else (4, '3.50')), last)
   assert last.endswith('█|\n') != fails
 
 
@@ -124,12 +132,8 @@ def test_epochs_of_a_resumed_run(steps, lines, tmp_path):
       SimpleNamespace(schedule=schedules.Schedule(.5, 0, [6], [.25])), steps.last,
       readings(0., 185., 7570.)), start=4)
   assert lines() == [
-      'epoch 2/3 (from step 5): loss 5.0000, accuracy 0.5000, 3:05, 0 examples/sec',
-      'epoch 3/3: loss 7.0000, accuracy 0.7000, 2:03:05, 0 examples/sec, learning rate 0.25']
+      'epoch 2/3 (from step 5): loss 5.00, accuracy 0.500, 3:05, 0.0541 examples/sec',
+      'epoch 3/3: loss 7.00, accuracy 0.700, 2:03:05, 0.00406 examples/sec, learning rate 0.250']
   assert metrics_of(tmp_path, 'epoch', 'epoch', 'first_step', 'global_step', 'loss', 'accuracy',
                     'secs', 'examples_per_sec') == [pytest.approx(values) for values in (
                         (2, 5, 5, 5., .5, 185., 10 / 185), (3, 6, 8, 7., .7, 7385., 30 / 7385))]
-
-
-def test_durations():
-  assert [progress.format_duration(secs) for secs in (59, 60, 3723)] == ['59 s', '1:00', '1:02:03']

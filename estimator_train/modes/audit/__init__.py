@@ -5,7 +5,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
 import sys
 import time
@@ -20,14 +19,22 @@ from estimator_train.errors import BadExample
 from estimator_train.modes.audit import file_issues
 from estimator_train.modes.audit.file_issues import KINDS, FileIssue
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, to_training_arguments
 from estimator_train.system import storage
+from estimator_train.system.formatting import (
+  format_bytes,
+  format_count,
+  format_metric,
+  format_percent,
+  format_quantity,
+  format_secs,
+)
+from estimator_train.system.summary import log_summary, make_command
 
 AUDIT_FILE = 'audit.json'
 # The maximum number of image sizes per split, and of files per kind of issue, in the table.
 _MAX_ROWS = 20
 _DIGEST_BYTES = 16
-_LOG = logging.getLogger('estimator_train')
 
 
 class ImageIssue(NamedTuple):
@@ -119,8 +126,16 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   splits = [AuditedSplit(name, source, spec.labels) for name, source in sources.items()]
   issues = _inspect_images(splits)
   num_images, secs = sum(map(len, sources.values())), time.monotonic() - start_time
-  _LOG.info('audited %d images in %.1f s, %.0f images/sec', num_images, secs, num_images / secs)
-  return write_audit_report(settings, run_dir, splits, issues)
+  result = write_audit_report(settings, run_dir, splits, issues)
+  changes = {'on_bad_image': 'skip'} if result['undecodable'] else {}
+  log_summary('audited {} in {}, {}'.format(
+      format_count(num_images, 'image'), format_secs(secs),
+      format_quantity(num_images / secs, 'images/sec')), [
+          ('issues', ', '.join('{} {}'.format(count, kind.replace('_', ' '))
+                               for kind, count in result['findings'].items()) or 'none'),
+          ('audit', result['audit'])],
+              make_command(*to_training_arguments(settings, **changes)))
+  return result
 
 
 def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
@@ -217,15 +232,16 @@ def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[Aud
 
 def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
   for name, figures in statistics.items():
-    yield '{}: {:,} files, {:,} bytes; {:,} grey, {:,} in color, {:,} undecodable'.format(
-        name, *(figures[key] for key in ('files', 'bytes', 'grey', 'color', 'undecodable')))
+    yield '{}: {:,} files, {}; {:,} grey, {:,} in color, {:,} undecodable'.format(
+        name, figures['files'], format_bytes(figures['bytes']),
+        *(figures[key] for key in ('grey', 'color', 'undecodable')))
     width = max(len(_printable(class_name)) for class_name in figures['classes'])
     for class_name, count in figures['classes'].items():
-      yield '  {:{}}  {:>9,}  {:6.2%}'.format(
-          _printable(class_name), width, count, count / figures['files'])
+      yield '  {:{}}  {:>9,}  {:>6}'.format(
+          _printable(class_name), width, count, format_percent(count / figures['files']))
     yield '  ratio of the largest to the smallest class: ' + (
         'undefined, a class is empty' if figures['imbalance'] is None
-        else '{:.2f}'.format(figures['imbalance']))
+        else format_metric(figures['imbalance']))
     yield '  height x width x channels: files'
     for size in figures['sizes'][:_MAX_ROWS]:
       yield '  {height:>6} x {width} x {channels}: {files:,}'.format(**size)

@@ -19,6 +19,9 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES
 from estimator_train.system import json_values, machine, storage, tensorflow_probe
+from estimator_train.system.formatting import format_bytes, format_clock, format_count
+from estimator_train.system.progress import ProgressBar, is_on_terminal
+from estimator_train.system.summary import log_summary, make_command
 
 # Less free space is an error, because an ImageNet network could not save another checkpoint. It has
 # 25 million weights with two Adam slots each, which are 300 MB.
@@ -35,8 +38,13 @@ def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
   Raises:
     UserError: at least one check failed; the error contains the result of the mode.
   """
-  check_results = []
-  for check_result in _run_checks(settings):
+  check_results: List[CheckResult] = []
+  remaining = _run_checks(settings)
+  while True:
+    with ProgressBar(lambda bar: ['checking', format_clock(bar.secs)], is_shown=is_on_terminal()):
+      check_result = next(remaining, None)
+    if check_result is None:
+      break
     # Each line is printed immediately, because the next check may take a minute.
     print(check_result.format_line(), flush=True)
     check_results.append(check_result)
@@ -50,6 +58,9 @@ def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
                         check_result.name for check_result in check_results
                         if check_result.level == 'error')),
                     'fix the errors printed above', result)
+  log_summary('this machine is ready: {}, {}'.format(
+      format_count(len(check_results), 'check'), format_count(counts['warning'], 'warning')),
+              [], make_command('--flagfile=quickstart'))
   return result
 
 
@@ -110,8 +121,8 @@ def _check_folder(flag: str, path: str) -> CheckResult:
     return error(flag, existing_path + ' cannot be written to',
                  'give a folder that this user can write to; in Docker, check the `-v` flag')
   free_bytes = shutil.disk_usage(existing_path).free
-  found = '{}{}, {:.1f} GB free'.format(path, '' if exists else ' (does not exist yet)',
-                                        free_bytes / 10**9)
+  found = '{}{}, {} free'.format(path, '' if exists else ' (does not exist yet)',
+                                 format_bytes(free_bytes))
   if free_bytes >= _RECOMMENDED_FREE_BYTES:
     return ok(flag, found)
   if is_data_dir:

@@ -15,6 +15,7 @@ from estimator_train.modes.doctor.installation import TensorFlowBuild
 from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
 from estimator_train.system import machine
 from estimator_train.system.child_process import run_python
+from estimator_train.system.formatting import format_bytes
 from estimator_train.system.tensorflow_probe import ImportResult
 
 # Training on Fashion-MNIST needs 0.5 GB. An image network on a CPU needs several times as much.
@@ -284,7 +285,7 @@ def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
 def check_limits() -> Iterator[CheckResult]:
   """Checks the available memory, within the limit of the container, and the open-file limit."""
   available = machine.available_bytes()
-  found = '{:.1f} GB available'.format(available / 10**9)
+  found = format_bytes(available) + ' available'
   if available < _RECOMMENDED_MEMORY_BYTES:
     yield warning('memory', found, 'stop other programs, or raise the container\'s limit; '
                   '--cache=none and a smaller --batch_size need less memory')

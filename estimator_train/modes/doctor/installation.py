@@ -18,6 +18,7 @@ import pkg_resources
 from estimator_train import system
 from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
 from estimator_train.system.child_process import child_environment, run_python
+from estimator_train.system.formatting import format_quantity, format_secs
 from estimator_train.system.tensorflow_probe import ImportResult
 
 # TensorFlow fails if one of these packages is too new. If NumPy is only slightly too new,
@@ -80,7 +81,8 @@ class BuildRate(NamedTuple):
   def format(self) -> str:
     if not self.examples_per_sec:
       return 'not with the {} build ({})'.format(self.build, self.failure)
-    return '{:,.0f} examples/sec with the {} build'.format(self.examples_per_sec, self.build)
+    return '{} with the {} build'.format(
+        format_quantity(self.examples_per_sec, 'examples/sec'), self.build)
 
 
 def check_python(python: Interpreter) -> CheckResult:
@@ -166,7 +168,7 @@ def check_import(imported: ImportResult) -> CheckResult:
                  'check whether the disk of the environment is slow, or a GPU\'s driver hangs '
                  '(dmesg)' if imported.child.code is None else 'fix what the other lines name, or '
                  'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable))
-  found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
+  found = 'TensorFlow {} in {}'.format(imported.version, format_secs(imported.secs))
   if imported.num_gpus is None:
     return error('import', imported.failure, 'see the system log (dmesg) for messages of the '
                  'GPU\'s driver; to train on the CPU, set CUDA_VISIBLE_DEVICES to an empty value')

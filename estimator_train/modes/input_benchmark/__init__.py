@@ -1,8 +1,7 @@
 """`--mode=input_benchmark`: measures the input and the model separately to find the bottleneck."""
 
-import logging
 import statistics
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import attr
 import numpy as np
@@ -18,13 +17,19 @@ from estimator_train.modes.input_benchmark.measurement import (
 )
 from estimator_train.reports import page, report_files, verdicts
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, to_training_arguments
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import machine
+from estimator_train.system.formatting import (
+  format_bytes,
+  format_number,
+  format_percent,
+)
+from estimator_train.system.progress import show_phase
+from estimator_train.system.summary import log_summary, make_command
 from estimator_train.training.preparation import build_model, convert_model
 from estimator_train.training.run import open_temporary_run
 
-_LOG = logging.getLogger('estimator_train')
 # If input and model share cores, and the input takes at least this fraction of the training time,
 # even compute-bound training gets advice on a faster input.
 _MIN_INPUT_SHARE = 0.1
@@ -40,12 +45,11 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
     prepared = convert_model(run, build_model(run))
     run.data.spec.require_images('--mode=input_benchmark')
     free_bytes = machine.available_bytes()
-    _LOG.info('measuring the input')
     assert run.data.train is not None
-    with translate_errors(run.data.train):
+    with show_phase('measuring the input'), translate_errors(run.data.train):
       measurement = measure_input(run, prepared.one_hot)
-    _LOG.info('measuring the model')
-    model_segments = measure_model(run, prepared, measurement)
+    with show_phase('measuring the model'):
+      model_segments = measure_model(run, prepared, measurement)
   flags = attr.evolve(settings.input, cache=resolve_cache(run.data.train, settings.input))
   rates = compute_rates(measurement, model_segments)
   cores, on_cpu = machine.available_cores(), run.engine.devices.names[0].startswith('/cpu')
@@ -59,9 +63,13 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
       'shuffle_buffer': flags.shuffle_buffer, 'prefetch': flags.prefetch}
   for line in _format_table(result):
     print(line)
+  rows: List[Tuple[str, Optional[str]]] = []
   if run_dir is not None:
     report_files.write(run_dir.path, 'input_benchmark', result)
-    page.write_page_of_finished_run(run_dir.path, settings.reporting)
+    rows = [('report', page.write_page_of_finished_run(run_dir.path, settings.reporting)),
+            ('result', report_files.path_to(run_dir.path, 'input_benchmark'))]
+  log_summary('measured the input and the model: ' + result['verdict'], rows,
+              make_command(*to_training_arguments(settings)))
   return result
 
 
@@ -117,13 +125,14 @@ def make_advice(rates: Dict[str, Any], input_advice: str, on_cpu: bool,
   verdict = rates['verdict']
   higher, lower = max(input_rate, model_rate), min(input_rate, model_rate)
   clauses = ['{}: {}'.format(verdict, verdicts.TEXTS[verdict].benchmark.format(
-      _format_rate(higher), higher / lower, _format_rate(lower)))]
+      format_number(higher), format_number(higher / lower),
+      format_number(lower)))]
   # If input and model run on the same cores, the input takes this fraction of the training time.
   input_share = model_rate / (input_rate + model_rate)
   if on_cpu:
     clauses.append('input and model run on the same cores, so training reaches about {} images/sec '
-                   'and the input takes {:.0%} of the time'.format(
-                       _format_rate(input_rate * input_share), input_share))
+                   'and the input takes {} of the time'.format(
+                       format_number(input_rate * input_share), format_percent(input_share)))
   if verdict == verdicts.INPUT_BOUND:
     return '; '.join([*clauses, input_advice])
   clauses.append('to reduce the time of the input: ' + input_advice
@@ -154,8 +163,8 @@ def make_input_advice(flags: InputFlags, measurement: InputMeasurement, cores: i
   if decodes_images and 0 < flags.num_parallel_calls < cores:
     advice.append('--num_parallel_calls=0 (one per core, {}, instead of {})'.format(
         cores, flags.num_parallel_calls))
-  requirement = 'needs {:.2g} GB, {:.2g} GB of memory are free'.format(
-      cache_bytes / 1e9, free_bytes / 1e9)
+  requirement = 'needs {}, {} of memory are free'.format(
+      format_bytes(cache_bytes), format_bytes(free_bytes))
   if cache_bytes <= free_bytes or decodes_images:
     advice.append('--cache={} ({})'.format(
         'memory' if cache_bytes <= free_bytes else 'FOLDER', requirement))
@@ -170,15 +179,11 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
       result['model'], result['dataset'], result['global_batch_size'], result['cache'],
       result['cores'], ', '.join(result['devices']))
   yield format_row('', 'images/sec', 'slowest to fastest', 'added time')
-  rows = [('  ' + name, stage['images_per_sec'], stage, '{:.0%}'.format(stage['share']))
+  rows = [('  ' + name, stage['images_per_sec'], stage, format_percent(stage['share']))
           for name, stage in result['stages'].items()]
   rows += [(name, result[name + '_images_per_sec'], spread, '')
            for name, spread in result['spread'].items()]
   for name, rate, spread, added_time in rows:
-    yield format_row(name, _format_rate(rate), '{} to {}'.format(
-        _format_rate(spread['min']), _format_rate(spread['max'])), added_time).rstrip()
+    yield format_row(name, format_number(rate), '{} to {}'.format(
+        format_number(spread['min']), format_number(spread['max'])), added_time).rstrip()
   yield result['advice']
-
-
-def _format_rate(rate: float) -> str:
-  return '{:,.1f}'.format(rate) if rate < 100 else '{:,.0f}'.format(rate)

@@ -6,12 +6,12 @@ The predictions are in the order of the input.
 import contextlib
 import itertools
 import logging
+import sys
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import file_pattern
 from estimator_train.data.opening import make_eval_input_fn, open_examples_to_predict
@@ -32,7 +32,9 @@ from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, rules
-from estimator_train.system.progress import make_progress_bar
+from estimator_train.system.formatting import format_count, format_quantity
+from estimator_train.system.progress import make_bar, shows_progress_bars
+from estimator_train.system.summary import log_summary, make_command
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -59,12 +61,20 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   output_file.check_path(settings.export.output)
   with open_predictions(settings, run_dir) as (trained_model, columns, batches), \
       output_file.open_writer(settings.export.output, columns) as writer:
-    for batch in _with_progress(batches, settings.reporting.log_every_steps):
+    noun = 'example' if trained_model.spec.image_shape is None else 'image'
+    for batch in _with_progress(batches, settings, noun + 's'):
       for prediction in batch:
         writer.write(prediction)
       writer.flush()
+  output = settings.export.output
+  log_summary('predicted {} with the checkpoint of step {}'.format(
+      format_count(writer.num_predicted, noun), trained_model.checkpoint.global_step), [
+          ('bad', format_count(writer.num_errors, noun) if writer.num_errors else None),
+          ('predictions', None if output == output_file.STANDARD_OUTPUT else output),
+          ('checkpoint', trained_model.checkpoint.path)],
+              make_command('--mode=export', '--model_dir=' + run_dir.path))
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
-            'output': settings.export.output, 'predicted': writer.num_predicted,
+            'output': output, 'predicted': writer.num_predicted,
             'bad': writer.num_errors, 'global_step': trained_model.checkpoint.global_step,
             'checkpoint': trained_model.checkpoint.path}
   if writer.first_error is not None:
@@ -242,15 +252,21 @@ def _make_predictions(outputs: Dict[str, np.ndarray], identities: Iterable[Dict[
           for example_outputs, identity in zip(outputs_of_examples, identities)]
 
 
-def _with_progress(batches: Iterator[List[Dict[str, Any]]],
-                   log_every: int) -> Iterator[List[Dict[str, Any]]]:
-  """Yields the batches, and shows a progress bar, or logs the progress if no bar can be shown."""
-  start_time, num_images = time.perf_counter(), 0
-  with logging_redirect_tqdm([_LOG]), make_progress_bar(desc='predicting', unit='image') as bar:
+def _with_progress(batches: Iterator[List[Dict[str, Any]]], settings: Settings, unit: str,
+                   ) -> Iterator[List[Dict[str, Any]]]:
+  """Yields the batches, and shows a progress bar, or logs the progress if no bar can be shown.
+
+  Without `--output`, the predictions themselves are the progress on a terminal.
+  """
+  start_time, num_predicted = time.perf_counter(), 0
+  prints_predictions = settings.export.output == output_file.STANDARD_OUTPUT and sys.stdout.isatty()
+  with make_bar('predicting', None, unit,
+                is_shown=shows_progress_bars() and not prints_predictions) as bar:
     for number, batch in enumerate(batches, 1):
       yield batch
       bar.update(len(batch))
-      num_images += len(batch)
-      if bar.disable and number % log_every == 0:
-        _LOG.info('%d images, %.0f images/sec', num_images,
-                  num_images / (time.perf_counter() - start_time))
+      num_predicted += len(batch)
+      if not (bar.is_shown or prints_predictions) and (
+          number % settings.reporting.log_every_steps == 0):
+        _LOG.info('%s, %s/sec', format_quantity(num_predicted, unit), format_quantity(
+            num_predicted / (time.perf_counter() - start_time), unit))

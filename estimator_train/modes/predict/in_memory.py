@@ -116,7 +116,7 @@ def read_rows(values: Any, inputs: Dict[str, RowInput]) -> Iterator[ExampleOrErr
 
 
 def _split_into_rows(values: Any, inputs: Dict[str, RowInput]) -> Iterator[Dict[str, Any]]:
-  if hasattr(values, 'to_dict'):  # A data frame of pandas.
+  if hasattr(values, 'to_dict') and hasattr(values, 'columns'):  # A data frame of pandas.
     values = values.to_dict('list')
   if isinstance(values, (list, tuple)) and all(
       isinstance(row, collections.abc.Mapping) for row in values):

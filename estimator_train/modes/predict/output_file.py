@@ -13,12 +13,12 @@ from estimator_train.errors import UserError
 from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
-_STANDARD_OUTPUT = '-'
+STANDARD_OUTPUT = '-'
 
 
 def check_path(output: str) -> None:
   """Raises a UserError if `--output` cannot be written."""
-  if output == _STANDARD_OUTPUT:
+  if output == STANDARD_OUTPUT:
     return
   path = os.path.realpath(output)
   folder = os.path.dirname(path)
@@ -105,7 +105,7 @@ def open_writer(output: str, columns: Sequence[Column]) -> Iterator[PredictionWr
     UserError: the output cannot be written.
   """
   try:
-    if output == _STANDARD_OUTPUT:
+    if output == STANDARD_OUTPUT:
       yield PredictionWriter(None, None)
       return
     with storage.open_atomic(os.path.realpath(output)) as file:

@@ -18,10 +18,18 @@ from estimator_train.modes.scaling import points
 from estimator_train.modes.scaling.points import Point
 from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir, make_folder
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, to_training_arguments
 from estimator_train.settings.flags import OUTPUT_FLAGS, DeviceFlags
 from estimator_train.system import child_process, storage, tensorflow_probe
+from estimator_train.system.formatting import (
+  MISSING,
+  format_count,
+  format_metric,
+  format_number,
+  format_percent,
+)
 from estimator_train.system.machine import available_cores
+from estimator_train.system.summary import log_summary, make_command
 
 _LOG = logging.getLogger('estimator_train')
 _CSV_FILE = 'scaling.csv'
@@ -70,10 +78,15 @@ def run(settings: Settings, run_dir: RunDir,
     print(line)
   storage.write_text(run_dir.path_to(_CSV_FILE), _format_csv(result['table']))
   report_files.write(run_dir.path, 'scaling', result)
-  page.write_page_of_finished_run(run_dir.path, settings.reporting)
+  page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
   if len(result['failures']) == len(results):
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],
                     'see the logs in ' + points_dir, result)
+  log_summary('measured {} of {}'.format(
+      len(results) - len(result['failures']), format_count(len(results), 'point')), [
+          ('report', page_file), ('table', run_dir.path_to(_CSV_FILE)),
+          ('result', report_files.path_to(run_dir.path, 'scaling'))],
+              make_command(*to_training_arguments(settings, model_dir=None)))
   return result
 
 
@@ -216,18 +229,15 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
   yield format_row('scaling', 'input', unit_key, 'batch', 'runs', 'examples/sec',
                    'slowest to fastest', 'spread', 'speed-up', 'efficiency', 'waits for input')
   for row in result['table']:
-    yield format_row(
+    line = format_row(
         row['scaling'], row['input'], row[unit_key], row['global_batch_size'], row['runs'],
-        _format_or_dash('{:,.0f}', row['examples_per_sec']),
-        _format_or_dash('{:,.0f} to {:,.0f}', row['min'], row['max']),
-        _format_or_dash('{:.1%}', row['spread']), _format_or_dash('{:.2f}', row['speed_up']),
-        _format_or_dash('{:.0%}', row['efficiency']),
-        _format_or_dash('{:.1%}', row['input_share']))
+        format_number(row['examples_per_sec']),
+        MISSING if row['min'] is None else '{} to {}'.format(
+            format_number(row['min']), format_number(row['max'])),
+        format_percent(row['spread']), format_metric(row['speed_up']),
+        format_percent(row['efficiency']), format_percent(row['input_share']))
+    yield line.replace(MISSING, '-')  # Standard output may not support other characters.
   for failure in result['failures']:
     yield '{point} failed: {error}'.format(**failure)
   if result['note']:
     yield result['note']
-
-
-def _format_or_dash(template: str, *figures: Optional[float]) -> str:
-  return '-' if None in figures else template.format(*figures)

@@ -43,7 +43,7 @@ def test_nothing_found(audit, image_folders, tmp_path):
   assert written['bytes'] == train['bytes'] + test['bytes'] > 0
   assert '18 grey, 0 in color, 0 undecodable' in done.out
   assert 'no issues found' in done.out and path in done.out
-  assert 'auditing train: 18 images' in done.err and 'images/sec' in done.err
+  assert 'auditing train: 18 images' in done.err and 'images/sec\n  issues      none' in done.err
   assert os.listdir(str(tmp_path / 'out')) == ['audit.json']
   done, written = audit(*image_flags(image_folders)[:2])
   assert done.result['files'] == 18 and list(written['splits']) == ['train']
@@ -114,6 +114,6 @@ def test_unreadable_files_and_odd_names(audit, image_folders, monkeypatch):
     for shown in ('a\\nb.jpeg" - the', '/a\\udcff.jpeg" - the', '/\\u001b[31m.jpeg" - the',
                   '/a "quoted" one.jpeg - the', '  and 2 more files',
                   '/a\\xe4.jpeg' if encoding == 'ascii' else '/aä.jpeg',
-                  'undefined, a class is empty', '  A         36  85.71%'):
+                  'undefined, a class is empty', '  A         36  85.7 %'):
       assert shown in out
     assert out.count(' - the file has no bytes\n') == 20 and 'b016' not in out

@@ -208,9 +208,9 @@ def test_folders(diagnose, tmp_path, monkeypatch):
       is_allowed for bit, is_allowed in allowed.items() if mode & bit))
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=free[0]))
   for flag, name, free_bytes, writable, readable, *expected in (
-      ('--model_dir', '', 2 * 10**9, 1, 1, 'ok', '--model_dir: {}, 2.0 GB free'.format(tmp_path)),
-      ('--export_dir', 'new/run', 10**6, 1, 1, 'error', 'run (does not exist yet), 0.0 GB free'),
-      ('--cache', '', 10**9, 1, 1, 'warning', '1.0 GB free'),
+      ('--model_dir', '', 2 * 10**9, 1, 1, 'ok', '--model_dir: {}, 2.00 GB free'.format(tmp_path)),
+      ('--export_dir', 'new/run', 10**6, 1, 1, 'error', 'run (does not exist yet), 1.00 MB free'),
+      ('--cache', '', 10**9, 1, 1, 'warning', '1.00 GB free'),
       ('--model_dir', 'new', 10**10, 0, 1, 'error', '{} cannot be written to'.format(tmp_path)),
       ('--cache', 'file', 10**10, 1, 1, 'error', 'file is not a folder'),
       ('--data_dir', '', 0, 1, 1, 'warning', 'downloading'),

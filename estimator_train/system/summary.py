@@ -1,0 +1,61 @@
+"""Logs the last lines of a mode: what it has made, where it is, and the next command to type."""
+
+import logging
+import os
+import shlex
+import sys
+from typing import Iterable, Optional, Tuple
+
+_LOG = logging.getLogger('estimator_train')
+# The variable in which run_train.sh states how it was called.
+COMMAND_VARIABLE = 'ESTIMATOR_TRAIN_COMMAND'
+_BUILD_VARIABLE = 'ESTIMATOR_TRAIN_TF'
+
+
+def log_summary(title: str, rows: Iterable[Tuple[str, Optional[str]]],
+                next_command: Optional[str] = None) -> None:
+  """Logs the last lines of a mode.
+
+  Args:
+    rows: (name, text), such as the name and the path of a file; None: there is no such file.
+    next_command: None if there is none.
+  """
+  _LOG.info('%s', title)
+  for name, text in [*rows, ('next', next_command)]:
+    if text is not None:
+      _LOG.info('  %-11s %s', name, text, extra={
+          'is_verbatim': name == 'next' or ' ' not in text})
+
+
+def make_command(*arguments: str) -> str:
+  """Returns a command that runs this program as the user has run it, with other arguments."""
+  build = os.environ.get(_BUILD_VARIABLE)
+  command = None if build is None else make_command_of_build(build)
+  if command is None:
+    command = _program()
+  return ' '.join([command, *map(shlex.quote, arguments)])
+
+
+def make_predict_command(model_dir: str, has_images: bool) -> str:
+  """Returns a command that predicts images of the user, or the test examples without images."""
+  return make_command('--mode=predict', '--model_dir=' + model_dir,
+                      *(['--input=IMAGES'] if has_images else []))
+
+
+def make_browser_command(path: str) -> str:
+  """Returns a command that opens a page in the browser."""
+  return 'xdg-open ' + shlex.quote(path)
+
+
+def make_command_of_build(build: str) -> Optional[str]:
+  """Returns the command that uses a build of TensorFlow; None if run_train.sh was not used."""
+  if COMMAND_VARIABLE not in os.environ:
+    return None
+  return '{}={} {}'.format(_BUILD_VARIABLE, shlex.quote(build), _program())
+
+
+def _program() -> str:
+  if COMMAND_VARIABLE in os.environ:
+    return shlex.quote(os.environ[COMMAND_VARIABLE])
+  return ('estimator-train' if os.path.basename(sys.argv[0]) == 'estimator-train'
+          else 'python -m estimator_train')

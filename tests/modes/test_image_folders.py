@@ -14,7 +14,7 @@ def folders(image_folders, tmp_path):
 
 def test_train_and_evaluate(run_well, folders, image_folders, tmp_path):
   done = run_well('--train_epochs=20', '--class_weights=balanced', '--cache=memory', *folders)
-  assert '18 training images: A 12, B 6; the largest class has 2.0 times' in done.err
+  assert '18 training images: A 12, B 6; the largest class has 2 times' in done.err
   assert 'compensates for that' not in done.err
   assert (tmp_path / 'model' / 'labels.txt').read_text() == 'A\nB\n'
   assert done.result['examples'] == 10 and done.result['global_step'] == 60

@@ -127,7 +127,7 @@ def test_the_table_marks_the_best_and_has_each_flag_once():
       'accuracy': (['50.0\u00a0%', '75.0\u00a0%', '–'], [False, True, False]),
       'average loss': (['2', '3', '–'], [True, False, False]),
       '--batch_size': (['10', '20', '20'], [False] * 3),
-      'examples/sec': (['100', '150 (1.50×)', '50 (0.50×)'], [False, True, False]),
+      'examples/sec': (['100', '150 (1.50×)', '50 (0.500×)'], [False, True, False]),
       'step, median': (['500\u00a0ms'] * 3, [False] * 3), 'model': (['m'] * 3, [False] * 3)}
 
 

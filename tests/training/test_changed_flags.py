@@ -127,7 +127,7 @@ def assert_logged(messages, names):
 
 
 def group_flags(size):
-  """Returns the names in SAME in groups of at most `size`, without flags that exclude each other."""
+  """Returns the names in SAME in groups of at most `size` whose flags do not exclude each other."""
   groups = []
   for name, flags in SAME.items():
     for names in groups:

@@ -100,10 +100,10 @@ def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, monkeypatch):
   monkeypatch.setattr(cache_lib, 'available_bytes', lambda: 5000)
   monkeypatch.setattr(os, 'posix_fallocate', mock.Mock(
       side_effect=OSError(28, 'No space left on device')))
-  size = 'for a uint8 array of shape 18x20x16x1 and 5,760 bytes'
+  size = 'for a uint8 array of shape 18x20x16x1 and 5.76 kB'
   (tmp_path / 'file').write_text('')
   for cache, message in (
-      ('memory', 'does not fit into memory: --cache=memory {}, with 5,000 free: give --cache=F'),
+      ('memory', 'does not fit into memory: --cache=memory {}, with 5.00 kB free: give --cache=F'),
       (folder, 'cannot be stored: --cache=.*cache {} .No space left on device.: give a writable'),
       (tmp_path / 'file' / 'below', 'cannot be stored: --cache=.*/file/below for ')):
     with pytest.raises(UserError, match=message.format(size)):
@@ -120,7 +120,7 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, monkeyp
     assert len(filled) != 2 or resume.wait(60)
 
   monkeypatch.setattr(cache_lib, '_FILL_BATCH_SIZE', 3)
-  monkeypatch.setattr('tqdm.tqdm.update', update)
+  monkeypatch.setattr('estimator_train.system.progress.ProgressBar.update', update)
   images = source_of(split).open_cache(*PLAN.given(seed=3, shard=shard), cache)
   first, expected = ExampleOrder(18, 3, shard).compute_indices(0, 6), uncached(split)
   pixels, class_indices = images.read_examples(first)

@@ -30,10 +30,10 @@ def test_steps_that_loss_scaling_skips(monkeypatch, caplog):
   hook = stopping.StopAtNonFiniteLoss(steps.last, skips_updates=True,
                                       schedule=schedules.Schedule(.5, 0, [2], [.25]))
   steps.run([1., NAN], hook)
-  assert hook.describe_last_losses() == 'the last finite losses: 1 at step 1; learning rate 0.5'
+  assert hook.describe_last_losses() == 'the last finite losses: 1.00 at step 1; learning rate 0.5'
   steps.run([NAN, 3., NAN, INF, 4.], hook, start=1)
   assert hook.describe_last_losses() == (
-      'the last finite losses: 1 at step 1, 3 at step 3, 4 at step 6; learning rate 0.25')
+      'the last finite losses: 1.00 at step 1, 3.00 at step 3, 4.00 at step 6; learning rate 0.25')
   assert caplog.text.count('loss scaling skips') == 4 and hook.last_finite_loss == 4.
   with pytest.raises(TrainingFailed, match='the loss is inf at step 9, the 3th such step in a row'):
     steps.run([NAN, NAN, INF, 1.], hook, start=6)

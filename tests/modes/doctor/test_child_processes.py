@@ -131,7 +131,7 @@ def test_tensorflow_fails(tmp_path, monkeypatch):
       ('raise TypeError("Descriptors cannot be created directly.\\nMore information: there")', '',
        'TypeError: Descriptors cannot be created directly.', 'to see the full error'),
       ('import time; time.sleep(600)', '', 'no answer within ', 'disk'),
-      ('', FAILS_TO_LIST_GPUS, 'TensorFlow 1.15.9 in 0.0 s, but it fails to list GPUs: killed by '
+      ('', FAILS_TO_LIST_GPUS, 'TensorFlow 1.15.9 in 0.00 s, but it fails to list GPUs: killed by '
        'SIGSEGV', 'CUDA_VISIBLE_DEVICES')):
     (tmp_path / 'tensorflow' / '__init__.py').write_text(init)
     (tmp_path / 'tensorflow' / 'compat' / 'v1' / '__init__.py').write_text(v1)

@@ -180,6 +180,11 @@ def test_tf_config(tmp_path, monkeypatch):
     estimator_train.train(settings)
 
 
+def test_a_text_is_split_as_on_the_command_line():
+  settings = Settings(dataset='synthetic', labels='a,"b, c"', runs='runs/a', model_dir='x')
+  assert (settings.labels, settings.runs) == (('a', 'b, c'), ('runs/a',))
+
+
 def test_settings_of_the_wrong_type():
   for values, message in (
       ({'model': lambda: None}, 'must be importable by its name: <function '),
@@ -191,7 +196,7 @@ def test_settings_of_the_wrong_type():
       ({'learning_rate': 'fast'}, "learning_rate='fast': give a number$"),
       ({'image_size': 64}, 'image_size=64: give a tuple of 2 or 3 integers or None$'),
       ({'image_size': (8., 8)}, r'image_size=[(]8[.]0, 8[)]: give a tuple of 2 or 3 integers or'),
-      ({'labels': 'ab'}, "labels='ab': give a tuple of strings$"),
+      ({'labels': 3}, 'labels=3: give a tuple of strings$'),
       ({'labels': ['a', 1]}, r"labels=[(]'a', 1[)]: give a tuple of strings$"),
       ({'lr_values': 3}, 'lr_values=3: give a tuple of numbers$'),
       ({'model': 1}, 'model=1: give a string$')):

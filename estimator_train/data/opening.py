@@ -188,8 +188,8 @@ def _log_splits_of_folder(settings: Settings) -> None:
   flags = settings.data
   evaluation = ', evaluating on {}'.format(flags.eval_pattern) if settings.run.evaluates else ''
   if flags.validation_fraction:
-    evaluation = (', evaluating on {:.3g} % of the images of each class, which are not trained on '
-                  '(--validation_fraction={})'.format(
+    evaluation = (', evaluating on about {:.3g} % of the images of each class, which are not '
+                  'trained on (--validation_fraction={})'.format(
                       100 * flags.validation_fraction, flags.validation_fraction))
   unused = data_folder.find_unused_folders(flags)
   _LOG.info('%s: training on %s%s%s', flags.dataset, flags.train_pattern, evaluation,

@@ -32,7 +32,9 @@ class Result(Dict[str, Any]):
       return self[name]
     except KeyError:
       raise AttributeError('{} has no value {!r}: it has {}'.format(
-          type(self).__name__, name, ', '.join(map(str, self)))) from None
+          type(self).__name__, name, ', '.join([*self, *(
+              name for name in dir(type(self))
+              if isinstance(getattr(type(self), name), property))]))) from None
 
   def __dir__(self) -> List[str]:
     return sorted({*super().__dir__(), *filter(str.isidentifier, self)})

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import socket
 import sys
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -110,8 +110,20 @@ def _check_shapes(name: str, model: tf.keras.Model, image_shape: Optional[ImageS
                     '--model={}: {} to {}, expected a Keras model of {} to {}'.format(
                         name, *(', '.join(map(str, shapes)) for shapes in (inputs, outputs)),
                         (None, *image_shape) if image_shape else 'any inputs', (None, num_classes)),
-                    'change its inputs and outputs, choose another --dataset, or give labels=() '
-                    'and image_shape=None to the DataSet')
+                    _propose_shapes(inputs, outputs, image_shape, num_classes))
+
+
+def _propose_shapes(inputs: Sequence[Sequence[Optional[int]]],
+                    outputs: Sequence[Sequence[Optional[int]]], image_shape: Optional[ImageShape],
+                    num_classes: int) -> str:
+  """Returns the remedy if a model with these shapes does not fit the data."""
+  if outputs == [(None, num_classes)] and image_shape and len(inputs[0]) == 4 and (
+      None not in inputs[0][1:3]) and inputs[0][3] in (image_shape[2], 3):
+    return 'give --image_size={},{}, or change the input of the model'.format(*inputs[0][1:3])
+  if outputs == [(None, 1)] and num_classes == 2:
+    return 'end the model with two outputs and a softmax in place of one output and a sigmoid'
+  return ('change its inputs and outputs, choose another --dataset, or give labels=() and '
+          'image_shape=None to the DataSet')
 
 
 def fashion_cnn(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:

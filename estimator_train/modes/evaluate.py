@@ -33,6 +33,9 @@ _MAX_NAME_LENGTH = 40
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result of the mode: the metrics of the checkpoint on the test examples."""
+  if settings.export.input is not None:
+    _LOG.warning('--input has no effect in --mode=evaluate; to evaluate on other examples, give '
+                 '--dataset or --eval_pattern')
   with finding.pin_requested_checkpoint(settings, run_dir) as checkpoint:
     run = open_run(settings, run_dir, checkpoint_to_evaluate=checkpoint)
     # If `model_dir` has no run, this evaluation is compared with the first one in the folder.

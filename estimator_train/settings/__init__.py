@@ -21,6 +21,7 @@ from estimator_train.settings import (
 )
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
+  Flag,
   all_flags,
   explain_immutability,
   flags_of,
@@ -134,7 +135,7 @@ def check_keywords(keywords: Dict[str, Any]) -> Dict[str, Any]:
   for name in keywords:
     if name not in flags:
       raise unknown_keyword_error(name)
-  values = {name: flags[name].expand_home_folders(_convert_to_flag_value(value))
+  values = {name: flags[name].expand_home_folders(_convert_to_flag_value(flags[name], value))
             for name, value in keywords.items()}
   if isinstance(values.get('dataset'), str):
     values['dataset'] = data_folder.normalize(values['dataset'])
@@ -280,15 +281,21 @@ def to_training_arguments(settings: Settings, **changes: Any) -> List[str]:
           if value not in (None, flags[name].default)]
 
 
-def _convert_to_flag_value(value: Any) -> Any:
+def _convert_to_flag_value(flag: Flag, value: Any) -> Any:
   """Converts the value of a keyword argument to the type of a value on the command line."""
+  value = _convert_to_plain_value(value)
+  takes_texts = Tuple[str, ...] in flag.types
+  return flag.parse(value) if takes_texts and isinstance(value, str) else value
+
+
+def _convert_to_plain_value(value: Any) -> Any:
   if callable(value):
     return user_code.function_name(value)
   if isinstance(value, os.PathLike):
     return os.fspath(value)
   if type(value).__module__ == 'numpy':  # Not imported here, because this takes 0.1 s.
     value = value.tolist()
-  return tuple(map(_convert_to_flag_value, value)) if isinstance(value, (list, tuple)) else value
+  return tuple(map(_convert_to_plain_value, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _describe_keywords() -> str:

@@ -5,6 +5,7 @@ The syntax is that of absl: one dash or two, `--FLAG=VALUE` or `--FLAG VALUE`, a
 ignored.
 """
 
+import difflib
 import glob
 import os
 import re
@@ -363,6 +364,8 @@ def _read_lines(path: str, path_and_origin: str) -> List[str]:
     reason = error.strerror
   except UnicodeError:
     reason = 'it is not UTF-8 text'
+  similar = difflib.get_close_matches(os.path.basename(path), workloads.FLAGFILE_NAMES, 1)
   raise UserError('the flagfile cannot be read', '{} ({})'.format(path_and_origin, reason),
-                  'give --flagfile=FILE, a text file with one flag per line, or one of the '
-                  "package's: " + ', '.join(workloads.FLAGFILE_NAMES))
+                  "{}give --flagfile=FILE, a text file with one flag per line, or one of the "
+                  "package's: {}".format(''.join(map('did you mean {}? '.format, similar)),
+                                         ', '.join(workloads.FLAGFILE_NAMES)))

@@ -42,6 +42,7 @@ _OTHER_NAME = re.compile(r'.*\.(txt|json|csv|tsv|md|xml|ya?ml|html|py|ipynb|pdf|
                          r'tgz|7z|rar)', re.IGNORECASE)
 # A folder that archives of macOS contain next to the folder of the data.
 _MACOS_FOLDER = '__MACOSX'
+_ARCHIVE_ENDINGS = ('.zip', '.gz', '.tar', '.tgz')
 _MAX_DEPTH = 3
 
 
@@ -202,7 +203,10 @@ def _check_exists(folder: str, dataset: str) -> None:
     return
   given, remedy = '--dataset=' + dataset, 'give the path of a folder'
   if os.path.isfile(folder):
-    given, remedy = given + ' is a file', 'unpack an archive, and give the folder'
+    given, remedy = given + ' is a file', (
+        'unpack it, and give the folder' if folder.endswith(_ARCHIVE_ENDINGS) else
+        'give a folder, or package.module:function, a function that reads the file, such as '
+        'examples.csv_table:dataset')
   elif os.path.islink(folder):
     given += ' is a link to {}'.format(printable(os.readlink(folder)))
   elif WINDOWS_PATH.match(dataset):
@@ -253,11 +257,11 @@ def _find_record_files(dataset: str, folder: str, listing: _Listing) -> Splits:
 
 
 def _make_empty_error(dataset: str, folder: str, listing: _Listing) -> UserError:
-  archives = [name for name in listing.others if name.endswith(('.zip', '.gz', '.tar', '.tgz'))]
+  archives = [name for name in listing.others if name.endswith(_ARCHIVE_ENDINGS)]
   return UserError(
       'a folder of data needs images or TFRecord files', '--dataset={}: {} has {}'.format(
           dataset, folder, join_items(listing.others) or 'no visible files'),
-      'unpack the archive' if archives else
+      'unpack {}, or give another folder'.format(printable(archives[0])) if archives else
       'put the images into a folder per class, such as {0}/cat and {0}/dog'.format(folder))
 
 

@@ -174,7 +174,7 @@ class Flag(NamedTuple):
                                   difflib.get_close_matches(str(value), names, 1)),
                           ', '.join(names),
                           ', or give package.module:function' if self.built_in_names else '',
-                          ', or the path of a folder' if self.accepts_folder else ''))
+                          ', or the path of an existing folder' if self.accepts_folder else ''))
     for text in value if isinstance(value, tuple) else (value,):
       if isinstance(text, str):
         _check_text(self.name, text)

@@ -108,8 +108,11 @@ class _Handler(logging.StreamHandler):
     self.lock = progress.OUTPUT_LOCK  # type: ignore
 
   def emit(self, record: logging.LogRecord) -> None:
-    with progress.write_above_bars():
-      super().emit(record)
+    try:
+      with progress.write_above_bars():
+        super().emit(record)
+    except OSError:  # Standard error is closed. The handler of `logging` ignores this, too.
+      self.handleError(record)
 
 
 @contextlib.contextmanager

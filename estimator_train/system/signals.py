@@ -12,6 +12,7 @@ not end the program:
    ends the process by `exit_now`, which works even if other threads hang.
 """
 
+import _thread
 import contextlib
 import importlib.machinery
 import logging
@@ -59,11 +60,8 @@ class _FirstStopSignal:
   def log_once(self, signum: int, text: str) -> None:
     """Logs the first signal, although both the handler and the signal thread call this method."""
     self.signum = self.signum or signum
-    # The handler must not wait for the mutex. It may have interrupted the logging module, whose
-    # lock the owner of the mutex may be waiting for.
     if self._mutex.acquire(False):
-      _LOG.info('%s: %s', signal.Signals(signum).name, text)
-      self.is_logged.set()
+      _log_in_thread(signum, text, self.is_logged)
 
 
 _first_stop = _FirstStopSignal()
@@ -251,7 +249,21 @@ def _forbids_exceptions(frame: Any) -> bool:
 
 
 def _log_nothing_to_save(signum: int, frame: Any) -> None:
-  _LOG.info('%s: nothing to save, since no training is in progress', signal.Signals(signum).name)
+  _log_in_thread(signum, 'nothing to save, since no training is in progress', threading.Event())
+
+
+def _log_in_thread(signum: int, text: str, is_logged: threading.Event) -> None:
+  """Logs a signal without waiting, and sets the event when it is logged.
+
+  A handler must not log. It may have interrupted a write to standard error, which cannot be
+  interrupted by another one, or a function that has the lock of the log. It must not use
+  threading.Thread either, whose `start` takes a lock.
+  """
+  def log() -> None:
+    _LOG.info('%s: %s', signal.Signals(signum).name, text)
+    is_logged.set()
+
+  _thread.start_new_thread(log, ())
 
 
 def exit_now(message: str, exit_code: int = PeerLost.exit_code) -> None:

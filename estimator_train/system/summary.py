@@ -3,6 +3,7 @@
 import logging
 import os
 import shlex
+import shutil
 import sys
 from typing import Iterable, Optional, Tuple
 
@@ -57,5 +58,8 @@ def make_command_of_build(build: str) -> Optional[str]:
 def _program() -> str:
   if COMMAND_VARIABLE in os.environ:
     return shlex.quote(os.environ[COMMAND_VARIABLE])
-  return ('estimator-train' if os.path.basename(sys.argv[0]) == 'estimator-train'
-          else 'python -m estimator_train')
+  if os.path.basename(sys.argv[0]) == 'estimator-train':
+    return 'estimator-train'
+  found = shutil.which('python')
+  is_found = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
+  return shlex.quote('python' if is_found else sys.executable) + ' -m estimator_train'

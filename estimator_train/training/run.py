@@ -21,6 +21,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
+from estimator_train.system.formatting import format_count
 from estimator_train.system.progress import show_phase
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.training import selection
@@ -135,6 +136,11 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
     clock = clock._replace(num_examples=data.train.num_examples)
     end_step = find_end_step(settings, clock, start.step)
     schedule = make_schedule(settings, clock, end_step)
+    batch_size = settings.optimizer.batch_size
+    if clock.num_examples is not None and batch_size > clock.num_examples:
+      _LOG.warning('--batch_size=%d is more than the %s: each step takes several epochs; give a '
+                   'smaller --batch_size', batch_size,
+                   format_count(clock.num_examples, 'training example'))
     if settings.run.evaluates:
       evaluation_steps = plan_evaluations(settings, clock)
   start_up.end_phase('data')

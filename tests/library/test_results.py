@@ -25,7 +25,7 @@ def test_a_result_is_a_dict():
   assert plain == VALUES
   assert {type(plain), type(plain['best']), type(plain['best']['of'][0])} == {dict}
   assert {'accuracy', 'best', 'to_dict', 'page'} <= set(dir(result))
-  with pytest.raises(AttributeError, match="TrainingResult has no value 'acc': it has mode, mod"):
+  with pytest.raises(AttributeError, match="no value 'acc': it has mode, mod.*, page$"):
     print(result.acc)
   with pytest.raises(AttributeError):
     result.accuracy = 1

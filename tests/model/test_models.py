@@ -2,6 +2,7 @@
 scaled as the networks and the losses need it."""
 
 import numpy as np
+import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import keras_session
@@ -79,6 +80,19 @@ of_rgb_images = flattening(input_shape=(28, 28, 3))
 of_batches_of_four = flattening(batch_input_shape=(4, 28, 28, 1))
 
 
+def of_small_images(image_shape, num_classes):
+  return own_models.two_layers((8, 9, 1), num_classes)
+
+
+def with_a_sigmoid(image_shape, num_classes):
+  return own_models.two_layers(image_shape, 1)
+
+
+def test_two_classes_require_two_outputs():
+  with pytest.raises(UserError, match='two outputs and a softmax in place of one output and a sig'):
+    build(__name__ + ':with_a_sigmoid', num_classes=2)
+
+
 def test_users_own(tmp_path, monkeypatch):
   assert build('own_models:two_layers', (20, 20, 1), 3).input_shape == (None, 20, 20, 1)
   for name in ('own_models:logits', __name__ + ':of_rgb_images'):
@@ -98,7 +112,8 @@ def test_users_own(tmp_path, monkeypatch):
       ('own_models:of_two_inputs', '_inputs: (None, 28, 28, 1), (None, 3) to (None, 10), expected'),
       ('own_models:of_two_outputs', ' to (None, 10), (None, 10), expected'),
       (__name__ + ':of_batches_of_four', '(4, 28, 28, 1) to (4, 10), expected'),
-      ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of (None, ')):
+      ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of (None, '),
+      (__name__ + ':of_small_images', ': give --image_size=8,9, or change the input of the model')):
     with pytest.raises(UserError) as caught:
       build(name)
     assert message in str(caught.value), name

@@ -145,7 +145,7 @@ def test_predictions_of_examples_and_rows(run, run_program, trained, tmp_path):
     writer.writeheader()
     writer.writerows(rows)
   done = run_program('--model_dir', folder, *flags, '--input={}'.format(tmp_path))
-  assert done.code == 2 and "7 bad file(s), the first is '{}:1'".format(
+  assert done.code == 2 and "7 bad inputs, the first is '{}:1'".format(
       tmp_path / 'a.jsonl') in done.err
   *found, _ = predictions(done)
   assert [line['file'] for line in found] == ['{}:{}'.format(tmp_path / name, index)

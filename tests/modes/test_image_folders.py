@@ -36,18 +36,19 @@ def test_a_folder_as_data_set(run_well, image_folders, tmp_path):
   (image_folders / 'raw').mkdir()
   model_dir = '--model_dir={}'.format(tmp_path / 'model')
 
-  def train(folder):
+  def train(folder, *arguments):
     return run_well('--dataset={}'.format(folder), '--model=own_models:two_layers',
-                    '--image_size=8,8', '--train_steps=2', model_dir)
+                    '--image_size=8,8', '--train_steps=2', model_dir, *arguments)
 
-  done = train(image_folders)
+  done = train(image_folders, '--batch_size=19')
+  assert 'warning: --batch_size=19 is more than the 18 training examples: each step' in done.err
   assert 'training on {0}/train, evaluating on {0}/test; not used: raw\n'.format(
       image_folders) in done.err
   assert 'caching a uint8 array' in done.err and done.result['examples'] == 10
   assert '--preprocess=unit\n' in (tmp_path / 'model' / 'flags.txt').read_text()
   model_dir += '_of_split'
   done = train(image_folders / 'train')
-  assert 'evaluating on 20 % of the images of each class, which are not trained on' in done.err
+  assert 'evaluating on about 20 % of the images of each class, which are not trained' in done.err
   again = run_well('--mode=evaluate', model_dir)
   assert again.result['examples'] == done.result['examples'] < 9
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])

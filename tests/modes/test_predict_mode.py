@@ -93,7 +93,7 @@ def test_nothing_but_the_folder_of_the_run(run_well, predict, write_images, tmp_
   assert there.code == 2 and there.result['predicted'] == 36 and there.result['bad'] == 1
   assert link.is_symlink()
   assert there.err.splitlines()[-1].startswith(
-      "error: some files could not be predicted: 1 bad file(s), the first is 'z/half.png' (Invalid "
+      "error: some inputs could not be predicted: 1 bad input, the first is 'z/half.png' (Invalid "
       'PNG')
   assert "cannot predict 'z/half.png' (Invalid PNG" in there.err
   *found, _ = lines(printed.out)

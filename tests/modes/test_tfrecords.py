@@ -103,7 +103,7 @@ def test_bad_records(run, run_program, refuse, flags, image_records, tmp_path):
       ('{}:0'.format(cut), False), ('{}:1'.format(cut), True), ('{}:0'.format(bad), True),
       ('{}:1'.format(bad), False), ('{}:2'.format(bad), True)]
   assert last['predicted'] == 2 and done.code == 2
-  assert "3 bad file(s), the first is '{}:1' (truncated)".format(cut) in done.err
+  assert "3 bad inputs, the first is '{}:1' (truncated)".format(cut) in done.err
   cut.unlink()
   refuse('an example cannot be read: {}: record 0 (not a tf.train.Example): '.format(bad),
          '--mode=train', '--train_steps=8', '--model_dir={}'.format(tmp_path / 'other'))

@@ -90,6 +90,8 @@ def test_train_then_evaluate(run_well, copied, copied_run, finished_run):
   results = [run_well('--mode=evaluate', *copied, '--batch_size={}'.format(batch_size),
                       '--num_cpu_replicas={}'.format(replicas)).result
              for batch_size, replicas in ((1000, 1), (999, 3), (7, 1))]
+  assert 'warning: --input has no effect in --mode=evaluate; to evaluate on other examples' in (
+      run_well('--mode=evaluate', *copied, '--input=images').err)
   for result in results:
     assert (result['examples'], result['global_step']) == (1000, 22)
     assert result['accuracy'] == results[0]['accuracy']

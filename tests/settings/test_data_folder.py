@@ -117,9 +117,9 @@ NO_FOLDER = '^there is no such folder: --dataset='
 @pytest.mark.parametrize('paths, dataset, message', [
     ((), 'd/x', NO_FOLDER + 'd/x; this folder has no folders: '),
     (('d/fotos/',), 'd/photos', NO_FOLDER + 'd/photos; d has fotos: '),
-    (('./d.zip',), 'd.zip', NO_FOLDER + './d.zip is a file: unpack an archive'),
+    (('./d.zip',), 'd.zip', NO_FOLDER + './d.zip is a file: unpack it, and give'),
     (('d/',), 'd', 'needs images or TFRecord files: --dataset=./d: ./d has no visible files: put'),
-    (('d/x.zip',), 'd', 'needs images or TFRecord files: .* ./d has x.zip: unpack the archive'),
+    (('d/x.zip',), 'd', 'needs images or TFRecord files: .* ./d has x.zip: unpack x.zip'),
     (('d/cat/1.jpg',), 'd', r'at least two classes, .*: --dataset=./d \(classes: cat\): add the f'),
     (('d/cat/1.jpg',), 'd/cat', 'in the folder of its class: .* d/cat has 1 image.*: .* one class'),
     (('d/1.jpg', 'd/a/1.jpg', 'd/b/1.jpg'), 'd', 'each image .* ./d has 1 image.s., such as 1.jpg'),
@@ -133,7 +133,8 @@ NO_FOLDER = '^there is no such folder: --dataset='
     (('d/a/x.csv.txt', 'd/b/'), 'd', 'needs JPEG, PNG or GIF images, .* ./d has x.csv.txt: '),
     ((), 'C:\\photos', 'must not be a path of Windows: .*: give .* such as /mnt/c/photos'),
     ((), 'C:/photos', NO_FOLDER + 'C:/photos: give .* such as /mnt/c/photos'),
-    ((), 'mnits', 'no such choice: --dataset=mnits: did you mean mnist.*, or the path of a folder'),
+    ((), 'mnits',
+     'no such choice: --dataset=mnits: did you mean mnist.*, or the path of an existing folder'),
     (('mnist/a/1.jpg', 'mnist/b/1.jpg'), 'mnist', '^training requires --train_steps')])
 def test_what_cannot_be_trained_on(paths, dataset, message):
   make_files(*paths)

@@ -72,7 +72,8 @@ def test_mistakes_are_found_by_file_and_line(write):
       ('--flagfile=none.flags', ': none.flags, included by a.flags:3 (No such file or directory):'),
       ('--flagfile=b.flags', 'must not include itself: ./a.flags, included by b.flags:1: remove'),
       ('--flagfile', '--flagfile has no file name: a.flags:3: give --flagfile=FILE'),
-      (b'--labels=\xff', 'the flagfile cannot be read: a.flags (it is not UTF-8 text): give')):
+      (b'--labels=\xff', 'the flagfile cannot be read: a.flags (it is not UTF-8 text): give'),
+      ('--flagfile=quikstart', ': did you mean quickstart? give --flagfile=FILE')):
     write('a.flags', ENOUGH.encode() + (text if isinstance(text, bytes) else text.encode()))
     assert message in error_of('--flagfile=a.flags')
   for text, part in (('--model_dir="runs/a"', 'quotes'), ("--model_dir='a b'/c", 'quotes'),

@@ -1,14 +1,17 @@
 """Stop signals: none is lost, each is answered once, and one that is ignored stays ignored."""
 
+import io
 import os
 import signal
 import sys
 import textwrap
+import time
 
 import pytest
 from conftest import run_process
 
-from estimator_train.system import signals
+from estimator_train.errors import StoppedBySignal
+from estimator_train.system import logs, signals
 
 # Runs the program with another `modes.run`.
 PROGRAM = '''
@@ -74,9 +77,56 @@ def test_signals_during_training(caplog):
     os.kill(os.getpid(), signal.SIGHUP)
     assert state.stop_signum is None and not caplog.messages
     os.kill(os.getpid(), signal.SIGTERM)
-    assert state.stop_signum == signal.SIGTERM and caplog.messages == [
+    assert state.stop_signum == signal.SIGTERM
+    wait_for(lambda: caplog.messages)
+    assert caplog.messages == [
         'SIGTERM: finishing the step, then saving a checkpoint and writing the reports']
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), signal.SIGINT)
     assert len(caplog.messages) == 1
+
+
+class InterruptedFile(io.RawIOBase):
+  """A file whose first write is interrupted by signals."""
+
+  def __init__(self):
+    self.written = b''
+
+  def writable(self):
+    return True
+
+  def write(self, data):
+    is_first = not self.written
+    self.written += bytes(data)
+    if is_first:
+      os.kill(os.getpid(), signal.SIGUSR1)
+      os.kill(os.getpid(), signal.SIGINT)
+    return len(data)
+
+
+@pytest.mark.parametrize('is_training', [True, False])
+def test_signals_that_interrupt_a_write_to_standard_error(monkeypatch, is_training):
+  """Such a write cannot be interrupted by another one, so the handlers must not log."""
+  file = InterruptedFile()
+  monkeypatch.setattr(sys, 'stderr', io.TextIOWrapper(io.BufferedWriter(file), write_through=True))
+  logs.set_up_logging(verbosity=0)
+  signals.install_raising_handlers()
+  with signals.SignalState() as state:
+    if is_training:
+      state.start_recording()
+      print('a line', file=sys.stderr, flush=True)
+      assert state.stop_signum == signal.SIGINT and state.save_requested
+    else:
+      with pytest.raises(StoppedBySignal):
+        print('a line', file=sys.stderr, flush=True)
+  for text in ('SIGINT: finishing' if is_training else 'SIGINT: stopping', 'SIGUSR1: nothing'):
+    wait_for(lambda text=text: text in file.written.decode())
+  assert 'Error' not in file.written.decode()
+
+
+def wait_for(is_true):
+  deadline = time.monotonic() + 30
+  while not is_true():
+    assert time.monotonic() < deadline
+    time.sleep(.01)

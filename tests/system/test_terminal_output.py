@@ -1,6 +1,7 @@
 """Bars and the log share the terminal; numbers have three digits; the last lines of a mode."""
 
 import logging
+import os
 import threading
 import time
 
@@ -121,8 +122,10 @@ def test_long_lines_are_broken_between_words_but_commands_are_not(on_terminal):
 
 @pytest.mark.parametrize('environment, program, expected', [
     ({}, '/venv/bin/estimator-train', 'estimator-train'),
-    ({}, '/x/estimator_train/__main__.py', 'python -m estimator_train'),
-    ({'ESTIMATOR_TRAIN_TF': 'onednn'}, 'script.py', 'python -m estimator_train'),
+    ({'PATH': '/venv/bin'}, '/x/estimator_train/__main__.py', 'python -m estimator_train'),
+    ({'PATH': '/other'}, '/x/estimator_train/__main__.py', '/venv/bin/python -m estimator_train'),
+    ({'PATH': '/venv/bin', 'ESTIMATOR_TRAIN_TF': 'onednn'}, 'script.py',
+     'python -m estimator_train'),
     ({'ESTIMATOR_TRAIN_COMMAND': './a run.sh'}, 'x', "'./a run.sh'"),
     ({'ESTIMATOR_TRAIN_COMMAND': './run.sh', 'ESTIMATOR_TRAIN_TF': 'onednn'}, 'x',
      'ESTIMATOR_TRAIN_TF=onednn ./run.sh')])
@@ -133,6 +136,8 @@ def test_the_next_command_runs_the_program_in_the_same_way(
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
   monkeypatch.setattr('sys.argv', [program])
+  monkeypatch.setattr('sys.executable', '/venv/bin/python')
+  monkeypatch.setattr('shutil.which', lambda name: '{}/{}'.format(os.environ['PATH'], name))
   assert summary.make_command('--model_dir=a b') == expected + " '--model_dir=a b'"
 
 

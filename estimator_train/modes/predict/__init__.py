@@ -72,16 +72,17 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
           ('bad', format_count(writer.num_errors, noun) if writer.num_errors else None),
           ('predictions', None if output == output_file.STANDARD_OUTPUT else output),
           ('checkpoint', trained_model.checkpoint.path)],
-              make_command('--mode=export', '--model_dir=' + run_dir.path))
+              make_command('--mode=export', '--model_dir=' + run_dir.path)
+              if writer.num_predicted else None)
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             'output': output, 'predicted': writer.num_predicted,
             'bad': writer.num_errors, 'global_step': trained_model.checkpoint.global_step,
             'checkpoint': trained_model.checkpoint.path}
   if writer.first_error is not None:
-    raise UserError('some files could not be predicted',
-                    '{} bad file(s), the first is {!r} ({})'.format(
-                        writer.num_errors, *writer.first_error),
-                    'repair or remove the files with an `error` in the output', result)
+    raise UserError('some inputs could not be predicted',
+                    '{}, the first is {!r} ({})'.format(
+                        format_count(writer.num_errors, 'bad input'), *writer.first_error),
+                    'repair or remove the inputs with an `error` in the output', result)
   return result
 
 

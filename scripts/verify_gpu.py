@@ -24,13 +24,7 @@ import tensorflow.compat.v1 as tf
 import estimator_train
 from estimator_train.errors import UserError
 from estimator_train.modes.doctor import hardware
-from estimator_train.system import (
-  child_process,
-  formatting,
-  machine,
-  storage,
-  tensorflow_probe,
-)
+from estimator_train.system import child_process, machine, storage, tensorflow_probe
 
 TIMEOUT_SECS = 300.
 GPU_MEMORY_POLL_SECS = .2
@@ -210,7 +204,7 @@ def verify(devices, steps, folder):
     report['rows'].append(row)
     # Each row is printed immediately, because all checks take a quarter of an hour.
     print('| {} |'.format(' | '.join(
-        formatting.MISSING if value is None else str(value) for value in row.values())), flush=True)
+        '-' if value is None else str(value) for value in row.values())), flush=True)
   return dict(report, secs=round(time.monotonic() - start_time, 1))
 
 

@@ -93,4 +93,4 @@ def test_all_checks(tmp_path):
   assert report['device_kind'] == 'logical CPU device' and report['num_devices'] == 2
   assert [row['verdict'] for row in report['rows']] == ['ok'] * 19
   assert done.stdout.count('\n| ') == 20 and '19 ok, 0 failed, 0 not run, in ' in done.stdout
-  assert 'None' not in done.stdout and '| all checks | – |' in done.stdout
+  assert 'None' not in done.stdout and '| all checks | - |' in done.stdout

@@ -14,7 +14,7 @@ from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 
 BASE = {'dataset': 'image_folder', 'image_size': (8, 8), 'batch_size': 9, 'train_steps': 4,
-        'distribution_strategy': 'off', 'save_checkpoints_steps': 2}
+        'preprocess': 'unit', 'distribution_strategy': 'off', 'save_checkpoints_steps': 2}
 MIRRORED = {'distribution_strategy': 'mirrored', 'num_cpu_replicas': 3}
 EVALUATING = {'mode': 'train_and_evaluate', 'eval_every_steps': 2}
 # The flags of runs that resume, by the flag that changes. These leave the weights as they are.

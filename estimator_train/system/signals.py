@@ -249,11 +249,12 @@ def _forbids_exceptions(frame: Any) -> bool:
 
 
 def _log_nothing_to_save(signum: int, frame: Any) -> None:
-  _log_in_thread(signum, 'nothing to save, since no training is in progress', threading.Event())
+  _log_in_thread(signum, 'nothing to save, since no training is in progress')
 
 
-def _log_in_thread(signum: int, text: str, is_logged: threading.Event) -> None:
-  """Logs a signal without waiting, and sets the event when it is logged.
+def _log_in_thread(signum: int, text: str,
+                   is_logged: Optional[threading.Event] = None) -> None:
+  """Logs a signal without waiting, and sets the event, if any, when it is logged.
 
   A handler must not log. It may have interrupted a write to standard error, which cannot be
   interrupted by another one, or a function that has the lock of the log. It must not use
@@ -261,7 +262,8 @@ def _log_in_thread(signum: int, text: str, is_logged: threading.Event) -> None:
   """
   def log() -> None:
     _LOG.info('%s: %s', signal.Signals(signum).name, text)
-    is_logged.set()
+    if is_logged is not None:
+      is_logged.set()
 
   _thread.start_new_thread(log, ())
 

@@ -138,8 +138,8 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
     schedule = make_schedule(settings, clock, end_step)
     batch_size = settings.optimizer.batch_size
     if clock.num_examples is not None and batch_size > clock.num_examples:
-      _LOG.warning('--batch_size=%d is more than the %s: each step takes several epochs; give a '
-                   'smaller --batch_size', batch_size,
+      _LOG.warning('--batch_size=%d is more than the %s: each step reads more than an epoch; give '
+                   'a smaller --batch_size', batch_size,
                    format_count(clock.num_examples, 'training example'))
     if settings.run.evaluates:
       evaluation_steps = plan_evaluations(settings, clock)

@@ -3,8 +3,8 @@
   tests/benchmarks/run.sh {NAME... | --all} [--data_dir=DIR] [--train_pattern=PATTERN] [--pairs=5]
       [--output=benchmarks.json] [--quick] [--avx2]
 
-NAME is one of comparisons.py. --all measures all of them, and writes what it has measured into the
-rows that the table of docs/performance.md has. The sides of one run in turn,
+NAME is one of comparisons.py. --all measures those in the table of docs/performance.md, writes the
+results into its rows, and names the comparisons that have no row. The sides of one run in turn,
 and what counts are the ratios of their medians, with the least and the greatest ratio of a pair
 next to them. Absolute figures are context: of one machine, on one day. After each comparison the
 output is written, and the same as Markdown next to it; the last line is the output as JSON.
@@ -43,8 +43,8 @@ SAMPLE = str(common.ROOT / 'estimator_train' / 'data' / 'fashion_mnist_sample_fi
 def main() -> None:
   parser = common.Parser(__doc__)
   parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(COMPARISONS))
-  parser.add_argument('--all', action='store_true', help='measure all comparisons, and write '
-                      'them into the table of docs/performance.md')
+  parser.add_argument('--all', action='store_true', help='measure the comparisons in '
+                      'the table of docs/performance.md, and write the results into it')
   parser.add_argument('--data_dir', default=DATA_DIR, help='folder of the four gzipped idx files '
                       'of Fashion-MNIST (default: data/fashion_mnist)')
   parser.add_argument('--train_pattern', help='pattern of image files, quoted, in one folder a '
@@ -103,7 +103,10 @@ def _check(parser: common.Parser, args: Any) -> List[str]:
   if bool(args.names) == args.all:
     parser.error('what to measure is unclear: {}: give NAME... or --all'.format(
         'both NAME and --all' if args.all else 'neither NAME nor --all'))
-  names = args.names or list(COMPARISONS)
+  names = args.names or _on_page()
+  if args.all:
+    common.log('{} are left out: docs/performance.md has no row of them'.format(
+        ', '.join(name for name in COMPARISONS if name not in names)))
   if not args.train_pattern:
     want = [name for name in names if 'images' in COMPARISONS[name].needs]
     if want and args.names:
@@ -176,6 +179,11 @@ def page_with(result: Dict[str, Any], page: str) -> str:
               for row in table_rows(result, name)}
   return ''.join([before, header, '\n'.join(
       measured.get(_ratio_of(row), row) for row in rows.splitlines()), end, after])
+
+
+def _on_page() -> List[str]:
+  page = PAGE.read_text(encoding='utf-8')
+  return [name for name in COMPARISONS if '\n| `{}` |'.format(name) in page]
 
 
 def _ratio_of(row: str) -> str:

@@ -4,7 +4,8 @@
 #   tests/benchmarks/run.sh {NAME... | --all} [--train_pattern=PATTERN] [--pairs=5] [--quick]
 #
 # In .venv/ and .venv-onednn/, as run_train.sh makes them, and .venv-torch/ for PyTorch. --all
-# measures all, which takes hours, and updates docs/performance.md. --help shows the rest.
+# measures the rows of docs/performance.md, which takes hours, and updates them. --help shows the
+# rest.
 set -euo pipefail
 
 unset ESTIMATOR_TRAIN_TF  # Both builds are measured.

@@ -284,6 +284,8 @@ def to_training_arguments(settings: Settings, **changes: Any) -> List[str]:
 def _convert_to_flag_value(flag: Flag, value: Any) -> Any:
   """Converts the value of a keyword argument to the type of a value on the command line."""
   value = _convert_to_plain_value(value)
+  if flag.accepts_square and type(value) is int:
+    return value, value
   takes_texts = Tuple[str, ...] in flag.types
   return flag.parse(value) if takes_texts and isinstance(value, str) else value
 

@@ -60,6 +60,7 @@ class Flag(NamedTuple):
       be parsed.
     separator: the text between the items of a tuple.
     is_path: whether the value consists of one or more paths, separated by commas.
+    accepts_square: whether a single number stands for two equal ones, as in `--image_size=32`.
     accepts_folder: whether the flag accepts the path of a folder besides `built_in_names`.
     folder_default: the default for `--dataset=FOLDER`; None if it is the same as for other data.
   """
@@ -73,6 +74,7 @@ class Flag(NamedTuple):
   item_rule_and_remedy: Tuple[str, str] = ('', '')
   separator: str = ','
   is_path: bool = False
+  accepts_square: bool = False
   accepts_folder: bool = False
   folder_default: Any = None
 
@@ -85,7 +87,7 @@ class Flag(NamedTuple):
   @property
   def annotation(self) -> Any:
     """The type of the value as an annotation, such as Optional[int]."""
-    return Union[self.types]
+    return Union[(*self.types, int) if self.accepts_square else self.types]
 
   @property
   def description(self) -> str:
@@ -120,7 +122,8 @@ class Flag(NamedTuple):
                       '--{}={}'.format(self.name, text), 'see --help') from error
     item_type = self.types[0].__args__[0]
     try:
-      return tuple(item_type(item) for item in items)
+      values = tuple(item_type(item) for item in items)
+      return values * 2 if self.accepts_square and len(values) == 1 else values
     except ValueError as error:
       rule, remedy = self.item_rule_and_remedy
       raise UserError('--{} {}'.format(self.name, rule), self.to_argument(items), remedy) from error

@@ -111,8 +111,9 @@ class Settings:
       model's outputs; if not given, the sorted names of the folders (tfrecord: the lines of
       labels.txt next to the files; synthetic: ten classes)
     image_size: with dataset=image_folder or oct2017: height,width in pixels to which images are
-      resized, 224,224 if not given; tfrecord: height,width[,channels], 224,224,3 if not given;
-      synthetic: height,width[,channels], 28,28,1 if not given
+      resized, or one number for a square, 224,224 if not given; tfrecord:
+      height,width[,channels], 224,224,3 if not given; synthetic: height,width[,channels],
+      28,28,1 if not given
     image_key: with dataset=tfrecord: key of the encoded image
     label_key: with dataset=tfrecord: key of the integer label
     label_offset: with dataset=tfrecord: number to add to a label to get the class index, such
@@ -754,8 +755,8 @@ def train(
   """Trains a model and, unless `mode='train'`, evaluates it.
 
   The flags are keywords, instead of `settings` or to change them. If `model_dir` contains an
-  earlier run, training resumes from its last checkpoint. If only `model_dir` and the length of the
-  training are given, the other flags are those of the earlier run.
+  earlier run, training resumes from its last checkpoint. Unless the data, the model or `weights` are
+  given, the flags that are not given are those of the earlier run.
 
   SIGINT (which a notebook sends to interrupt a cell) and SIGTERM end the run after the current step
   and save a checkpoint. The signals are handled only if train() is called in the main thread.

@@ -63,8 +63,8 @@ def test_modes_that_read_a_run_take_its_flags(tmp_path):
       re.escape(str(tmp_path / 'flags.txt')))):
     (tmp_path / 'flags.txt').write_text('# a comment\n--model=x\n')
     command_line.parse(['--mode=evaluate', *given])
-  # Training does not, if a flag is given that is not about the length of the run.
-  assert not error_of('--model_dir', str(tmp_path), '--batch_size=32')
+  # Training does not, if a flag is given that defines a run.
+  assert not error_of('--model_dir', str(tmp_path), '--model=mnist_deep')
 
 
 def test_training_continues_a_run_with_its_flags(tmp_path):
@@ -80,7 +80,13 @@ def test_training_continues_a_run_with_its_flags(tmp_path):
       mode='train_and_evaluate')
   assert command_line.parse([*given, '--nojson', '--train_steps', '20']) == continued.evolve(
       train_epochs=None, train_steps=20)
-  # A command with other flags is complete, as that of a new run.
+  # So do other flags that a resumed run may change; a contradiction names both origins.
+  assert command_line.parse([*given, '--train_steps=20', '--batch_size=32', '--learning_rate=.1',
+                             '--num_cpu_replicas=2']) == continued.evolve(
+      train_epochs=None, train_steps=20, batch_size=32, learning_rate=.1, num_cpu_replicas=2)
+  assert re.search(r'decay: .*--train_epochs: .*flags.txt:\d+, --lr_warmup_epochs: command line',
+                   error_of('--lr_warmup_epochs=11', '--lr_schedule=cosine', enough=given))
+  # A command with the data or the model is complete, as that of a new run.
   found = command_line.parse([*given, '--train_steps=20', '--model=mnist_deep'])
   assert (found.model.model, found.dataset) == ('mnist_deep', 'fashion_mnist_sample')
   (tmp_path / 'flags.txt').write_text('--mode=scaling\n--batch_size=64\n')
@@ -138,7 +144,8 @@ SCALING = '--mode=scaling --train_steps=11'
 OVER_WORKERS = SCALING + ' --scale_over=workers'
 # (flags, separated by blanks, and what the message must match): values and rules between flags.
 RULES = [
-    ('--image_size=28', '--image_size must be height,width in pixels: --image_size=28: give'),
+    ('--image_size=0 --dataset=oct2017',
+     '--image_size must be height,width in pixels: --image_size=0,0: give'),
     ('--image_size=32768,28 --dataset=oct2017', '--image_size must be height,width'),
     ('--labels=a,b,a', '--labels must be different names, none of them empty: --labels=a,b,a: '),
     ('--lr_values=0.1,x', '--lr_values must be numbers: --lr_values=0.1,x: give rates such'),

@@ -31,7 +31,6 @@ from estimator_train.settings.flag_type import (
 )
 from estimator_train.settings.flags import (
   MODES_WITH_CHECKPOINT_FLAG,
-  OUTPUT_FLAGS,
   TRAINING_MODES,
 )
 
@@ -50,9 +49,10 @@ standard output is the result as a JSON object, on a terminal only with --json.
 
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
-# If only these flags are given, training continues the run in --model_dir with its flags.
-_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_epochs',
-                    'early_stopping_steps', 'stop_at_accuracy', *OUTPUT_FLAGS)
+# Unless one of these flags is given, training continues the run in --model_dir with its flags. These
+# flags define what is trained on which data, so a command that gives one of them defines a run.
+_FLAGS_OF_A_NEW_RUN = ('dataset', 'train_pattern', 'eval_pattern', 'validation_fraction', 'labels',
+                       'image_size', 'model', 'weights')
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE_ARGUMENT = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
@@ -188,7 +188,7 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
 def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument]:
   """Returns the flags of the run in --model_dir if the command uses them, else [].
 
-  Modes that read a checkpoint use them. Training uses them if only the length of the run is given.
+  Modes that read a checkpoint use them. Training uses them unless the command defines a run.
   Flags that a given flag excludes are not returned.
 
   Args:
@@ -197,7 +197,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), FLAGS_FILE)
   reads_checkpoint = values['mode'] in MODES_WITH_CHECKPOINT_FLAG
-  continues_run = values['mode'] in TRAINING_MODES and names.issubset(_FLAGS_OF_LENGTH)
+  continues_run = values['mode'] in TRAINING_MODES and names.isdisjoint(_FLAGS_OF_A_NEW_RUN)
   if not values['model_dir'] or not (reads_checkpoint or continues_run):
     return []
   # The check of --model_dir reports a null byte, for which isfile raises an error on CPython 3.7.

@@ -481,7 +481,7 @@ class Settings:
       eval_pattern: Optional[_Path] = None,
       validation_fraction: Optional[float] = None,
       labels: Sequence[str] = (),
-      image_size: Optional[Sequence[int]] = None,
+      image_size: Optional[Union[int, Sequence[int]]] = None,
       image_key: str = 'image/encoded',
       label_key: str = 'image/class/label',
       label_offset: int = 0,
@@ -576,7 +576,7 @@ class Settings:
       eval_pattern: Optional[_Path] = ...,
       validation_fraction: Optional[float] = ...,
       labels: Sequence[str] = ...,
-      image_size: Optional[Sequence[int]] = ...,
+      image_size: Optional[Union[int, Sequence[int]]] = ...,
       image_key: str = ...,
       label_key: str = ...,
       label_offset: int = ...,
@@ -678,7 +678,7 @@ def train(
     eval_pattern: Optional[_Path] = None,
     validation_fraction: Optional[float] = None,
     labels: Sequence[str] = (),
-    image_size: Optional[Sequence[int]] = None,
+    image_size: Optional[Union[int, Sequence[int]]] = None,
     image_key: str = 'image/encoded',
     label_key: str = 'image/class/label',
     label_offset: int = 0,
@@ -785,7 +785,7 @@ def evaluate(
     eval_pattern: Optional[_Path] = ...,
     validation_fraction: Optional[float] = ...,
     labels: Sequence[str] = ...,
-    image_size: Optional[Sequence[int]] = ...,
+    image_size: Optional[Union[int, Sequence[int]]] = ...,
     image_key: str = ...,
     label_key: str = ...,
     label_offset: int = ...,
@@ -889,7 +889,7 @@ def predict(
     eval_pattern: Optional[_Path] = ...,
     validation_fraction: Optional[float] = ...,
     labels: Sequence[str] = ...,
-    image_size: Optional[Sequence[int]] = ...,
+    image_size: Optional[Union[int, Sequence[int]]] = ...,
     image_key: str = ...,
     label_key: str = ...,
     label_offset: int = ...,
@@ -981,7 +981,8 @@ def predict(
       - files, folders or patterns, as a path or a list of paths
       - images of any size, as a uint8 array [height, width], [height, width, 1 or 3],
         [N, height, width] or [N, height, width, 1 or 3], or as a list of such arrays. An array of
-        three dimensions is one image if the last dimension is 1 or 3.
+        three dimensions is one image if the last dimension is 1 or 3. Flattened images of the size
+        of the model, such as [N, 784], are images, too.
       - for a model without images: an array [N, ...] for its only input, a dict of arrays or lists
         by the names of its inputs, a data frame, or a list of dicts, one per row
 
@@ -1004,7 +1005,7 @@ def export(
     eval_pattern: Optional[_Path] = ...,
     validation_fraction: Optional[float] = ...,
     labels: Sequence[str] = ...,
-    image_size: Optional[Sequence[int]] = ...,
+    image_size: Optional[Union[int, Sequence[int]]] = ...,
     image_key: str = ...,
     label_key: str = ...,
     label_offset: int = ...,
@@ -1107,7 +1108,7 @@ def lr_find(
     eval_pattern: Optional[_Path] = None,
     validation_fraction: Optional[float] = None,
     labels: Sequence[str] = (),
-    image_size: Optional[Sequence[int]] = None,
+    image_size: Optional[Union[int, Sequence[int]]] = None,
     image_key: str = 'image/encoded',
     label_key: str = 'image/class/label',
     label_offset: int = 0,

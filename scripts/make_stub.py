@@ -86,6 +86,8 @@ def type_of(flag, is_argument=True):
     items = [TYPES[items.__args__[0]] for items in flag.types if items is not type(None)]
     if flag.is_path and is_argument:
       items = ['_Path']
+    if flag.accepts_square and is_argument:
+      optional = optional.format('Union[int, {}]')
     return optional.format(('Sequence[{}]' if is_argument else 'Tuple[{}, ...]').format(items[0]))
   if not is_argument:
     return optional.format(TYPES[flag.value_type])

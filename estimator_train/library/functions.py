@@ -3,6 +3,7 @@
 Each function that runs a mode takes Settings, or flags as keywords.
 """
 
+import functools
 import os
 from contextlib import ExitStack
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, TypeVar
@@ -22,12 +23,16 @@ from estimator_train.settings import Settings, command_line, signatures
 from estimator_train.settings.flags import DeviceFlags
 
 _DEFAULT_MODE = 'train_and_evaluate'  # Of training.
+_REMEDY_OF_ARRAYS = ('give dataset=FUNCTION, a function that returns an estimator_train.DataSet, for '
+                     'example with ArraySplit(images, classes) as train')
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 def _takes_flags(names: Iterable[str], *leading: str,
                  shows_defaults: bool = True) -> Callable[[_Function], _Function]:
   """Returns a decorator that shows flags as keywords in the signature of a function.
+
+  The function rejects further positional arguments, such as the arrays of Keras's `fit`.
 
   Args:
     leading: the names of further positional parameters.
@@ -37,9 +42,17 @@ def _takes_flags(names: Iterable[str], *leading: str,
     signature = signatures.make_signature(names, [
         signatures.optional('settings', Settings),
         *(signatures.optional(name, Any) for name in leading)], shows_defaults)
-    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+      if len(arguments) > 1 + len(leading):
+        raise WrongArgument(
+            '{} takes Settings or keywords'.format(function.__name__),
+            'got {} positional arguments'.format(len(arguments)), _REMEDY_OF_ARRAYS)
+      return function(*arguments, **keywords)
+
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
         return_annotation=function.__annotations__['return'])
-    return function
+    return call  # type: ignore[return-value]
   return decorate
 
 
@@ -111,7 +124,8 @@ def predict(settings: Optional[Settings] = None, input: Any = None, **flags: Any
       - files, folders or patterns, as a path or a list of paths
       - images of any size, as a uint8 array [height, width], [height, width, 1 or 3],
         [N, height, width] or [N, height, width, 1 or 3], or as a list of such arrays. An array of
-        three dimensions is one image if the last dimension is 1 or 3.
+        three dimensions is one image if the last dimension is 1 or 3. Flattened images of the size
+        of the model, such as [N, 784], are images, too.
       - for a model without images: an array [N, ...] for its only input, a dict of arrays or lists
         by the names of its inputs, a data frame, or a list of dicts, one per row
 
@@ -263,6 +277,7 @@ def _make_settings(mode: str, settings: Optional[Settings], flags: Dict[str, Any
   if not isinstance(settings, Settings):
     raise WrongArgument('the settings must be an object of the class Settings',
                         'got {}'.format(type(settings).__name__),
+                        _REMEDY_OF_ARRAYS if hasattr(settings, 'shape') and mode != 'predict' else
                         'give FLAG=VALUE as keywords{}, or **values for a dict of them'.format(
                             ', such as input=IMAGES' if mode == 'predict' else ''))
   return settings.evolve(**flags) if flags else settings

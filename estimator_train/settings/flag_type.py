@@ -35,7 +35,17 @@ _NAMES_IN_OTHER_PROGRAMS = {
     'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
     'patience': 'early_stopping_epochs', 'eval_steps': 'eval_every_steps',
+    'validation_split': 'validation_fraction', 'verbose': 'verbosity',
     'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
+# Arguments of Keras, and what takes their place here.
+_REMEDIES_FOR_KERAS_ARGUMENTS = {
+    'callbacks': 'give hooks=FUNCTION, a function that returns a list of tf.train.SessionRunHooks',
+    **dict.fromkeys(('x', 'y', 'x_train', 'y_train', 'x_test', 'y_test', 'train_data', 'test_data',
+                     'data', 'validation_data', 'generator', 'images', 'sample_weight'),
+                    'give dataset=FUNCTION, a function that returns an estimator_train.DataSet; '
+                    'predict takes input=IMAGES'),
+    **dict.fromkeys(('loss', 'metrics'), 'give model=FUNCTION, a function that returns a compiled '
+                    'Keras model')}
 # How errors describe the types of keyword arguments, and the texts that `Flag.parse` accepts.
 _PYTHON_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
                type(None): 'None'}
@@ -242,6 +252,8 @@ def unknown_keyword_error(name: str) -> UnknownKeyword:
   """Returns the error for a keyword argument that does not match any flag."""
   similar_names = _similar_names(name, list(all_flags()))
   remedy = 'did you mean {}? '.format(' or '.join(similar_names)) if similar_names else ''
+  if name in _REMEDIES_FOR_KERAS_ARGUMENTS:
+    return UnknownKeyword('unknown keyword', name, _REMEDIES_FOR_KERAS_ARGUMENTS[name])
   return UnknownKeyword('unknown keyword', name,
                         remedy + 'help(estimator_train.Settings) lists all keywords')
 

@@ -6,6 +6,7 @@ import sys
 from unittest import mock
 
 import own_models
+import numpy as np
 import pytest
 from conftest import ROOT, process_state, run_process
 
@@ -74,6 +75,13 @@ def test_errors_of_keywords(tmp_path):
        'settings must be an object of the class Settings: got dict: give FLAG=VALUE as keywords, '),
       (lambda: estimator_train.predict([1]), TypeError,
        'got list: give FLAG=VALUE as keywords, such as input=IMAGES, or '),
+      (lambda: estimator_train.train(np.zeros(3), [1]), TypeError,
+       '^train takes Settings or keywords: got 2 positional arguments: give dataset=FUNCTION, '),
+      (lambda: estimator_train.train(np.zeros(3)), TypeError, ': got ndarray: give dataset=FUN'),
+      (lambda: estimator_train.predict(None, [1], 3), TypeError, 'got 3 positional arguments: '),
+      (lambda: estimator_train.train(callbacks=[]), TypeError,
+       '^unknown keyword: callbacks: give hooks=FUNCTION, '),
+      (lambda: estimator_train.train(x=1), TypeError, '^unknown keyword: x: give dataset=FUNCT'),
       (lambda: estimator_train.train(train_stepps=1), TypeError, 'unknown keyword: train_stepps: '),
       (lambda: estimator_train.train(image_size=64.), ValueError,
        'image_size=64.0: give a tuple of 2 or 3 integers or None$'),

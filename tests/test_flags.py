@@ -367,5 +367,6 @@ def test_parse_and_format_are_inverse(data, flag):
   items = value if isinstance(value, tuple) else (value,)
   assume(all(item.splitlines() in ([], [item]) and '\0' not in item
              for item in items if isinstance(item, str)))
+  assume(not (flag.accepts_square and len(value) == 1))
   assert flag.parse(flag.format(value)) == value
   assert flag.to_argument(value) == '--{}={}'.format(flag.name, flag.format(value))

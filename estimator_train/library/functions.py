@@ -293,7 +293,7 @@ def _run(settings: Settings, mode: str) -> Dict[str, Any]:
   with restore_process_state(settings.run.verbosity, uses_tensorflow=uses_tensorflow):
     # When step_timeout_secs expires, the program ends its process. This process belongs to the
     # caller, so the timeout is disabled.
-    return modes.run(settings.evolve(step_timeout_secs=0), process)
+    return modes.run(settings.with_values_of_program(step_timeout_secs=0), process)
 
 
 def _single_process(flags: DeviceFlags) -> Any:

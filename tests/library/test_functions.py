@@ -5,14 +5,15 @@ import logging
 import sys
 from unittest import mock
 
-import own_models
 import numpy as np
+import own_models
 import pytest
 from conftest import ROOT, process_state, run_process
 
 import estimator_train
 from estimator_train import Settings, UserError
 from estimator_train.library import results
+from estimator_train.library.process_state import restore_process_state
 from estimator_train.settings.flag_type import all_flags
 from estimator_train.system import logs
 
@@ -43,6 +44,7 @@ def test_keywords(tmp_path, capsys):
     assert logging.root.handlers == LOG.handlers == []
   out, err = capsys.readouterr()
   assert out == '' and '\nfinished at step 2\n' in err
+  assert "\n  next        predict(model_dir='{}', input=IMAGES)\n".format(run) in err
   assert type(trained) is results.TrainingResult
   assert (trained.mode, trained.global_step) == ('train_and_evaluate', 2)
   # As on the command line, the other flags are those of the run.
@@ -121,6 +123,15 @@ def test_the_stub_is_generated():
   for name in ('py.typed', '__init__.pyi'):
     assert (ROOT / 'estimator_train' / name).exists()
     assert repr(name) in (ROOT / 'setup.py').read_text(encoding='utf-8')
+
+
+def test_messages_name_keywords(caplog):
+  with restore_process_state(uses_tensorflow=False):
+    LOG.warning('give --batch_size=%d', 3)
+    LOG.info('a command: --x', extra={'is_verbatim': True})
+  LOG.warning('give --batch_size')  # After the function of the library.
+  assert [record.getMessage() for record in caplog.records] == [
+      'give batch_size=3', 'a command: --x', 'give --batch_size']
 
 
 def test_log_without_a_configuration(capsys):

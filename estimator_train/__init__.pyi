@@ -755,8 +755,8 @@ def train(
   """Trains a model and, unless `mode='train'`, evaluates it.
 
   The flags are keywords, instead of `settings` or to change them. If `model_dir` contains an
-  earlier run, training resumes from its last checkpoint. Unless the data, the model or `weights` are
-  given, the flags that are not given are those of the earlier run.
+  earlier run, training resumes from its last checkpoint. Unless the data, the model or `weights`
+  are given, the flags that are not given are those of the earlier run.
 
   SIGINT (which a notebook sends to interrupt a cell) and SIGTERM end the run after the current step
   and save a checkpoint. The signals are handled only if train() is called in the main thread.

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
-from estimator_train.settings import command_line
+from estimator_train.settings import command_line, rules
 from estimator_train.settings.flag_type import all_flags
 
 ENOUGH = ['--model_dir=somewhere', '--train_steps=10']
@@ -92,6 +92,25 @@ def test_training_continues_a_run_with_its_flags(tmp_path):
   (tmp_path / 'flags.txt').write_text('--mode=scaling\n--batch_size=64\n')
   assert command_line.parse([*given, '--train_steps=20']) == command_line.parse([
       *given, '--train_steps=20', '--batch_size=64'])
+
+
+@pytest.mark.parametrize('mode, given, expected', [
+    ('evaluate', ['batch_size', 'train_epochs', 'augment'],
+     ['--train_epochs, --augment have no effect in --mode=evaluate']),
+    ('predict', ['workload', 'input', 'output'], ['--workload has no effect in --mode=predict']),
+    ('train', ['output', 'train_steps'], ['--output has no effect in --mode=train']),
+    ('lr_finder', ['train_epochs', 'augment'], []), ('evaluate', ['input'], [])])
+def test_flags_without_effect(mode, given, expected, caplog):
+  rules.warn_of_flags_without_effect(mode, given)
+  assert [record.getMessage() for record in caplog.records] == expected
+
+
+def test_only_flags_of_the_command_line_may_be_without_effect(tmp_path):
+  (tmp_path / 'shared.flags').write_text('--train_epochs=3\n--dataset=mnist\n')
+  given = command_line.parse([
+      '--mode=export', '--model_dir=x', '--flagfile={}/shared.flags'.format(tmp_path),
+      '--seed', '3', '--nojson']).given
+  assert given.names == {'mode', 'model_dir', 'seed', 'json'}
 
 
 def test_flagfiles_of_the_package_and_empty_values(tmp_path, monkeypatch):

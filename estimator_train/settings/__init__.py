@@ -44,6 +44,9 @@ class GivenFlags(NamedTuple):
   names_in_flagfiles: FrozenSet[str] = frozenset()
 
 
+_NONE_GIVEN = GivenFlags()
+
+
 @explain_immutability
 @attr.s(auto_attribs=True, frozen=True, slots=True, init=False, repr=False)
 class Settings:
@@ -79,7 +82,7 @@ class Settings:
       _set_checked_values(self, check_keywords(values), GivenFlags(frozenset(values)))
 
   @classmethod
-  def from_flags(cls, values: Dict[str, Any], given: GivenFlags = GivenFlags()) -> 'Settings':
+  def from_flags(cls, values: Dict[str, Any], given: GivenFlags = _NONE_GIVEN) -> 'Settings':
     """Makes settings from the values of flags. Errors name the flags, not keyword arguments."""
     settings = cls.__new__(cls)
     _set_checked_values(settings, check_keywords(values), given)

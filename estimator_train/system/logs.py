@@ -143,11 +143,11 @@ def show_log_by_default(verbosity: int) -> Iterator[None]:
 def name_keywords() -> Iterator[None]:
   """Makes the messages of this package in a `with` block name keywords instead of flags."""
   package_log = logging.getLogger('estimator_train')
-  package_log.addFilter(_translate_to_keywords)  # type: ignore[arg-type]
+  package_log.addFilter(_translate_to_keywords)
   try:
     yield
   finally:
-    package_log.removeFilter(_translate_to_keywords)  # type: ignore[arg-type]
+    package_log.removeFilter(_translate_to_keywords)
 
 
 def _translate_to_keywords(record: logging.LogRecord) -> bool:

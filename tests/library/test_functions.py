@@ -128,7 +128,7 @@ def test_the_stub_is_generated():
 def test_messages_name_keywords(caplog):
   with restore_process_state(uses_tensorflow=False):
     LOG.warning('give --batch_size=%d', 3)
-    LOG.info('a command: --x', extra={'is_verbatim': True})
+    LOG.warning('a command: --x', extra={'is_verbatim': True})
   LOG.warning('give --batch_size')  # After the function of the library.
   assert [record.getMessage() for record in caplog.records] == [
       'give batch_size=3', 'a command: --x', 'give --batch_size']

@@ -111,8 +111,9 @@ class Settings:
       model's outputs; if not given, the sorted names of the folders (tfrecord: the lines of
       labels.txt next to the files; synthetic: ten classes)
     image_size: with dataset=image_folder or oct2017: height,width in pixels to which images are
-      resized, 224,224 if not given; tfrecord: height,width[,channels], 224,224,3 if not given;
-      synthetic: height,width[,channels], 28,28,1 if not given
+      resized, or one number for a square, 224,224 if not given; tfrecord:
+      height,width[,channels], 224,224,3 if not given; synthetic: height,width[,channels],
+      28,28,1 if not given
     image_key: with dataset=tfrecord: key of the encoded image
     label_key: with dataset=tfrecord: key of the integer label
     label_offset: with dataset=tfrecord: number to add to a label to get the class index, such
@@ -480,7 +481,7 @@ class Settings:
       eval_pattern: Optional[_Path] = None,
       validation_fraction: Optional[float] = None,
       labels: Sequence[str] = (),
-      image_size: Optional[Sequence[int]] = None,
+      image_size: Optional[Union[int, Sequence[int]]] = None,
       image_key: str = 'image/encoded',
       label_key: str = 'image/class/label',
       label_offset: int = 0,
@@ -575,7 +576,7 @@ class Settings:
       eval_pattern: Optional[_Path] = ...,
       validation_fraction: Optional[float] = ...,
       labels: Sequence[str] = ...,
-      image_size: Optional[Sequence[int]] = ...,
+      image_size: Optional[Union[int, Sequence[int]]] = ...,
       image_key: str = ...,
       label_key: str = ...,
       label_offset: int = ...,
@@ -677,7 +678,7 @@ def train(
     eval_pattern: Optional[_Path] = None,
     validation_fraction: Optional[float] = None,
     labels: Sequence[str] = (),
-    image_size: Optional[Sequence[int]] = None,
+    image_size: Optional[Union[int, Sequence[int]]] = None,
     image_key: str = 'image/encoded',
     label_key: str = 'image/class/label',
     label_offset: int = 0,
@@ -754,8 +755,8 @@ def train(
   """Trains a model and, unless `mode='train'`, evaluates it.
 
   The flags are keywords, instead of `settings` or to change them. If `model_dir` contains an
-  earlier run, training resumes from its last checkpoint. If only `model_dir` and the length of the
-  training are given, the other flags are those of the earlier run.
+  earlier run, training resumes from its last checkpoint. Unless the data, the model or `weights`
+  are given, the flags that are not given are those of the earlier run.
 
   SIGINT (which a notebook sends to interrupt a cell) and SIGTERM end the run after the current step
   and save a checkpoint. The signals are handled only if train() is called in the main thread.
@@ -784,7 +785,7 @@ def evaluate(
     eval_pattern: Optional[_Path] = ...,
     validation_fraction: Optional[float] = ...,
     labels: Sequence[str] = ...,
-    image_size: Optional[Sequence[int]] = ...,
+    image_size: Optional[Union[int, Sequence[int]]] = ...,
     image_key: str = ...,
     label_key: str = ...,
     label_offset: int = ...,
@@ -888,7 +889,7 @@ def predict(
     eval_pattern: Optional[_Path] = ...,
     validation_fraction: Optional[float] = ...,
     labels: Sequence[str] = ...,
-    image_size: Optional[Sequence[int]] = ...,
+    image_size: Optional[Union[int, Sequence[int]]] = ...,
     image_key: str = ...,
     label_key: str = ...,
     label_offset: int = ...,
@@ -980,7 +981,8 @@ def predict(
       - files, folders or patterns, as a path or a list of paths
       - images of any size, as a uint8 array [height, width], [height, width, 1 or 3],
         [N, height, width] or [N, height, width, 1 or 3], or as a list of such arrays. An array of
-        three dimensions is one image if the last dimension is 1 or 3.
+        three dimensions is one image if the last dimension is 1 or 3. Flattened images of the size
+        of the model, such as [N, 784], are images, too.
       - for a model without images: an array [N, ...] for its only input, a dict of arrays or lists
         by the names of its inputs, a data frame, or a list of dicts, one per row
 
@@ -1003,7 +1005,7 @@ def export(
     eval_pattern: Optional[_Path] = ...,
     validation_fraction: Optional[float] = ...,
     labels: Sequence[str] = ...,
-    image_size: Optional[Sequence[int]] = ...,
+    image_size: Optional[Union[int, Sequence[int]]] = ...,
     image_key: str = ...,
     label_key: str = ...,
     label_offset: int = ...,
@@ -1106,7 +1108,7 @@ def lr_find(
     eval_pattern: Optional[_Path] = None,
     validation_fraction: Optional[float] = None,
     labels: Sequence[str] = (),
-    image_size: Optional[Sequence[int]] = None,
+    image_size: Optional[Union[int, Sequence[int]]] = None,
     image_key: str = 'image/encoded',
     label_key: str = 'image/class/label',
     label_offset: int = 0,

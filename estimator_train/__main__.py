@@ -15,7 +15,7 @@ from estimator_train.errors import (
   UserError,
   one_line,
 )
-from estimator_train.settings import Settings, command_line
+from estimator_train.settings import Settings, command_line, rules
 from estimator_train.system import logs, machine, signals
 from estimator_train.version import __version__
 
@@ -50,6 +50,7 @@ def _run(argv: Sequence[str]) -> int:
   try:
     settings = command_line.parse(argv)
     logs.set_up_logging(settings.run.verbosity)
+    rules.warn_of_flags_without_effect(settings.run.mode, settings.given.names)
     machine.tune_for_cpu_training()
     with signals.reraise_caught_stop():
       result = modes.run(settings)

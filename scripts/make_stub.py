@@ -41,7 +41,8 @@ MODULES = {'data': ('ArraySplit', 'DataSet', 'ExampleSplit', 'IdxSplit', 'ImageS
 PRIVATE = {'library.results': sorted({
     inspect.signature(getattr(functions, name)).return_annotation.__name__
     for name in ('train', 'evaluate', 'predict', 'export', 'lr_find', 'report')}),
-           'settings.flags': sorted({field.type.__name__ for field in attr.fields(Settings)})}
+           'settings.flags': sorted({field.type.__name__ for field in attr.fields(Settings)
+                                   if field.eq})}
 FUNCTIONS = ('train', 'evaluate', 'predict', 'export', 'lr_find', 'report')
 TYPES = {str: 'str', int: 'int', float: 'float', bool: 'bool'}
 
@@ -86,6 +87,8 @@ def type_of(flag, is_argument=True):
     items = [TYPES[items.__args__[0]] for items in flag.types if items is not type(None)]
     if flag.is_path and is_argument:
       items = ['_Path']
+    if flag.accepts_square and is_argument:
+      optional = optional.format('Union[int, {}]')
     return optional.format(('Sequence[{}]' if is_argument else 'Tuple[{}, ...]').format(items[0]))
   if not is_argument:
     return optional.format(TYPES[flag.value_type])
@@ -135,7 +138,7 @@ def make_settings():
   raises = documentation.index('Raises:')
   yield from format_docstring([*documentation[:raises - 1], *described, '',
                                *documentation[raises:]], 2)
-  groups = {field.name: field.type.__name__ for field in attr.fields(Settings)}
+  groups = {field.name: field.type.__name__ for field in attr.fields(Settings) if field.eq}
   attributes = {**{name: type_of(flag, is_argument=False) for name, flag in flags.items()},
                 **groups}
   for name, annotation in attributes.items():

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
-from estimator_train.settings import command_line
+from estimator_train.settings import command_line, rules
 from estimator_train.settings.flag_type import all_flags
 
 ENOUGH = ['--model_dir=somewhere', '--train_steps=10']
@@ -63,8 +63,8 @@ def test_modes_that_read_a_run_take_its_flags(tmp_path):
       re.escape(str(tmp_path / 'flags.txt')))):
     (tmp_path / 'flags.txt').write_text('# a comment\n--model=x\n')
     command_line.parse(['--mode=evaluate', *given])
-  # Training does not, if a flag is given that is not about the length of the run.
-  assert not error_of('--model_dir', str(tmp_path), '--batch_size=32')
+  # Training does not, if a flag is given that defines a run.
+  assert not error_of('--model_dir', str(tmp_path), '--model=mnist_deep')
 
 
 def test_training_continues_a_run_with_its_flags(tmp_path):
@@ -80,12 +80,37 @@ def test_training_continues_a_run_with_its_flags(tmp_path):
       mode='train_and_evaluate')
   assert command_line.parse([*given, '--nojson', '--train_steps', '20']) == continued.evolve(
       train_epochs=None, train_steps=20)
-  # A command with other flags is complete, as that of a new run.
+  # So do other flags that a resumed run may change; a contradiction names both origins.
+  assert command_line.parse([*given, '--train_steps=20', '--batch_size=32', '--learning_rate=.1',
+                             '--num_cpu_replicas=2']) == continued.evolve(
+      train_epochs=None, train_steps=20, batch_size=32, learning_rate=.1, num_cpu_replicas=2)
+  assert re.search(r'decay: .*--train_epochs: .*flags.txt:\d+, --lr_warmup_epochs: command line',
+                   error_of('--lr_warmup_epochs=11', '--lr_schedule=cosine', enough=given))
+  # A command with the data or the model is complete, as that of a new run.
   found = command_line.parse([*given, '--train_steps=20', '--model=mnist_deep'])
   assert (found.model.model, found.dataset) == ('mnist_deep', 'fashion_mnist_sample')
   (tmp_path / 'flags.txt').write_text('--mode=scaling\n--batch_size=64\n')
   assert command_line.parse([*given, '--train_steps=20']) == command_line.parse([
       *given, '--train_steps=20', '--batch_size=64'])
+
+
+@pytest.mark.parametrize('mode, given, expected', [
+    ('evaluate', ['batch_size', 'train_epochs', 'augment'],
+     ['--train_epochs, --augment have no effect in --mode=evaluate']),
+    ('predict', ['workload', 'input', 'output'], ['--workload has no effect in --mode=predict']),
+    ('train', ['output', 'train_steps'], ['--output has no effect in --mode=train']),
+    ('lr_finder', ['train_epochs', 'augment'], []), ('evaluate', ['input'], [])])
+def test_flags_without_effect(mode, given, expected, caplog):
+  rules.warn_of_flags_without_effect(mode, given)
+  assert [record.getMessage() for record in caplog.records] == expected
+
+
+def test_only_flags_of_the_command_line_may_be_without_effect(tmp_path):
+  (tmp_path / 'shared.flags').write_text('--train_epochs=3\n--dataset=mnist\n')
+  given = command_line.parse([
+      '--mode=export', '--model_dir=x', '--flagfile={}/shared.flags'.format(tmp_path),
+      '--seed', '3', '--nojson']).given
+  assert given.names == {'mode', 'model_dir', 'seed', 'json'}
 
 
 def test_flagfiles_of_the_package_and_empty_values(tmp_path, monkeypatch):
@@ -138,7 +163,8 @@ SCALING = '--mode=scaling --train_steps=11'
 OVER_WORKERS = SCALING + ' --scale_over=workers'
 # (flags, separated by blanks, and what the message must match): values and rules between flags.
 RULES = [
-    ('--image_size=28', '--image_size must be height,width in pixels: --image_size=28: give'),
+    ('--image_size=0 --dataset=oct2017',
+     '--image_size must be height,width in pixels: --image_size=0,0: give'),
     ('--image_size=32768,28 --dataset=oct2017', '--image_size must be height,width'),
     ('--labels=a,b,a', '--labels must be different names, none of them empty: --labels=a,b,a: '),
     ('--lr_values=0.1,x', '--lr_values must be numbers: --lr_values=0.1,x: give rates such'),
@@ -360,5 +386,6 @@ def test_parse_and_format_are_inverse(data, flag):
   items = value if isinstance(value, tuple) else (value,)
   assume(all(item.splitlines() in ([], [item]) and '\0' not in item
              for item in items if isinstance(item, str)))
+  assume(not (flag.accepts_square and len(value) == 1))
   assert flag.parse(flag.format(value)) == value
   assert flag.to_argument(value) == '--{}={}'.format(flag.name, flag.format(value))

@@ -3,6 +3,7 @@
 Each function that runs a mode takes Settings, or flags as keywords.
 """
 
+import functools
 import os
 from contextlib import ExitStack
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, TypeVar
@@ -18,16 +19,20 @@ from estimator_train.library.results import (
   TrainingResult,
 )
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, command_line, signatures
+from estimator_train.settings import Settings, command_line, rules, signatures
 from estimator_train.settings.flags import DeviceFlags
 
 _DEFAULT_MODE = 'train_and_evaluate'  # Of training.
+_REMEDY_OF_ARRAYS = ('give dataset=FUNCTION, a function that returns an estimator_train.DataSet, '
+                     'for example with ArraySplit(images, classes) as train')
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 def _takes_flags(names: Iterable[str], *leading: str,
                  shows_defaults: bool = True) -> Callable[[_Function], _Function]:
   """Returns a decorator that shows flags as keywords in the signature of a function.
+
+  The function rejects further positional arguments, such as the arrays of Keras's `fit`.
 
   Args:
     leading: the names of further positional parameters.
@@ -37,9 +42,17 @@ def _takes_flags(names: Iterable[str], *leading: str,
     signature = signatures.make_signature(names, [
         signatures.optional('settings', Settings),
         *(signatures.optional(name, Any) for name in leading)], shows_defaults)
-    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+      if len(arguments) > 1 + len(leading):
+        raise WrongArgument(
+            '{} takes Settings or keywords'.format(function.__name__),
+            'got {} positional arguments'.format(len(arguments)), _REMEDY_OF_ARRAYS)
+      return function(*arguments, **keywords)
+
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
         return_annotation=function.__annotations__['return'])
-    return function
+    return call  # type: ignore[return-value]
   return decorate
 
 
@@ -48,8 +61,8 @@ def train(settings: Optional[Settings] = None, **flags: Any) -> TrainingResult:
   """Trains a model and, unless `mode='train'`, evaluates it.
 
   The flags are keywords, instead of `settings` or to change them. If `model_dir` contains an
-  earlier run, training resumes from its last checkpoint. If only `model_dir` and the length of the
-  training are given, the other flags are those of the earlier run.
+  earlier run, training resumes from its last checkpoint. Unless the data, the model or `weights`
+  are given, the flags that are not given are those of the earlier run.
 
   SIGINT (which a notebook sends to interrupt a cell) and SIGTERM end the run after the current step
   and save a checkpoint. The signals are handled only if train() is called in the main thread.
@@ -68,7 +81,7 @@ def train(settings: Optional[Settings] = None, **flags: Any) -> TrainingResult:
   with translate_to_keywords():
     settings = _make_settings(_DEFAULT_MODE, settings, flags)
     return TrainingResult(_run(settings, settings.run.mode if settings.run.trains
-                               else _DEFAULT_MODE))
+                               else _DEFAULT_MODE, flags))
 
 
 @_takes_flags(signatures.names_of_mode('evaluate'), shows_defaults=False)
@@ -89,7 +102,7 @@ def evaluate(settings: Optional[Settings] = None, **flags: Any) -> EvaluationRes
     UserError: a setting, the data or the checkpoint is invalid.
   """
   with translate_to_keywords():
-    return EvaluationResult(_run(_make_settings('evaluate', settings, flags), 'evaluate'))
+    return EvaluationResult(_run(_make_settings('evaluate', settings, flags), 'evaluate', flags))
 
 
 @_takes_flags(signatures.names_of_mode('predict'), 'input', shows_defaults=False)
@@ -111,7 +124,8 @@ def predict(settings: Optional[Settings] = None, input: Any = None, **flags: Any
       - files, folders or patterns, as a path or a list of paths
       - images of any size, as a uint8 array [height, width], [height, width, 1 or 3],
         [N, height, width] or [N, height, width, 1 or 3], or as a list of such arrays. An array of
-        three dimensions is one image if the last dimension is 1 or 3.
+        three dimensions is one image if the last dimension is 1 or 3. Flattened images of the size
+        of the model, such as [N, 784], are images, too.
       - for a model without images: an array [N, ...] for its only input, a dict of arrays or lists
         by the names of its inputs, a data frame, or a list of dicts, one per row
 
@@ -133,6 +147,7 @@ def predict(settings: Optional[Settings] = None, input: Any = None, **flags: Any
     settings = _make_settings('predict', settings, flags).for_mode('predict')
     with restore_process_state(settings.run.verbosity), \
         modes.open_mode('predict', settings.run.verbosity) as predict_mode:
+      rules.warn_of_flags_without_effect('predict', flags)
       predictions = stack.enter_context(predict_mode.open_predictions(
           settings, RunDir(settings.run.required_model_dir), values))
   return Predictions(predictions.batches, stack)
@@ -156,7 +171,7 @@ def export(settings: Optional[Settings] = None, **flags: Any) -> ExportResult:
     UserError: a setting or the checkpoint is invalid, or the export failed.
   """
   with translate_to_keywords():
-    return ExportResult(_run(_make_settings('export', settings, flags), 'export'))
+    return ExportResult(_run(_make_settings('export', settings, flags), 'export', flags))
 
 
 @_takes_flags(signatures.names_of_mode('lr_finder'))
@@ -176,7 +191,8 @@ def lr_find(settings: Optional[Settings] = None, **flags: Any) -> LearningRateRe
     UserError: a setting, the data or the model is invalid.
   """
   with translate_to_keywords():
-    return LearningRateResult(_run(_make_settings('lr_finder', settings, flags), 'lr_finder'))
+    settings = _make_settings('lr_finder', settings, flags)
+    return LearningRateResult(_run(settings, 'lr_finder', flags))
 
 
 @_takes_flags(('runs', 'model_dir', 'verbosity'))
@@ -196,7 +212,7 @@ def report(settings: Optional[Settings] = None, **flags: Any) -> ReportResult:
     UserError: a folder does not contain a run.
   """
   with translate_to_keywords():
-    return ReportResult(_run(_make_settings('report', settings, flags), 'report'))
+    return ReportResult(_run(_make_settings('report', settings, flags), 'report', flags))
 
 
 def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
@@ -263,22 +279,28 @@ def _make_settings(mode: str, settings: Optional[Settings], flags: Dict[str, Any
   if not isinstance(settings, Settings):
     raise WrongArgument('the settings must be an object of the class Settings',
                         'got {}'.format(type(settings).__name__),
+                        _REMEDY_OF_ARRAYS if hasattr(settings, 'shape') and mode != 'predict' else
                         'give FLAG=VALUE as keywords{}, or **values for a dict of them'.format(
                             ', such as input=IMAGES' if mode == 'predict' else ''))
   return settings.evolve(**flags) if flags else settings
 
 
-def _run(settings: Settings, mode: str) -> Dict[str, Any]:
-  """Runs a mode in this process, restores the state of the process, and returns the result."""
+def _run(settings: Settings, mode: str, flags: Dict[str, Any]) -> Dict[str, Any]:
+  """Runs a mode in this process, restores the state of the process, and returns the result.
+
+  Args:
+    flags: the keywords of the call.
+  """
   from estimator_train import modes
 
   settings = settings.for_mode(mode)
   process = _single_process(settings.devices)
   uses_tensorflow = mode not in modes.MODES_WITHOUT_TENSORFLOW
   with restore_process_state(settings.run.verbosity, uses_tensorflow=uses_tensorflow):
+    rules.warn_of_flags_without_effect(mode, flags)
     # When step_timeout_secs expires, the program ends its process. This process belongs to the
     # caller, so the timeout is disabled.
-    return modes.run(settings.evolve(step_timeout_secs=0), process)
+    return modes.run(settings.with_values_of_program(step_timeout_secs=0), process)
 
 
 def _single_process(flags: DeviceFlags) -> Any:

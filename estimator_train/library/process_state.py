@@ -7,6 +7,7 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from typing import Iterator
 
+from estimator_train.settings import proposals
 from estimator_train.system import keras_config, logs, machine, start_up
 
 # The environment variables that a run sets.
@@ -36,6 +37,8 @@ def restore_process_state(verbosity: int = 0, restores_session: bool = True,
   try:
     with ExitStack() as stack:
       stack.enter_context(logs.show_log_by_default(verbosity))
+      stack.enter_context(logs.name_keywords())
+      stack.enter_context(proposals.name_functions())
       if uses_tensorflow or 'tensorflow' in sys.modules:
         _prepare_tensorflow(stack, verbosity, restores_session)
       yield

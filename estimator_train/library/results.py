@@ -5,9 +5,12 @@ of the classes list the keys that results usually have, so that editors complete
 """
 
 import html
+import itertools
 import os
 from contextlib import ExitStack
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence
+
+from estimator_train.errors import UserError
 
 _MAX_WIDTH = 100
 _MAX_VALUE_LENGTH = 100  # Longer values are shortened in the text of a result.
@@ -231,6 +234,9 @@ class Prediction(Result):
 class Predictions(Iterator[Prediction]):
   """An iterator over predictions, which are computed during the iteration.
 
+  An index, such as `predictions[0]`, computes and keeps the predictions up to there. A slice or a
+  negative index computes all of them.
+
   Args:
     batches: yields lists of dicts.
     resources: what the batches require, such as the model. Released after the iteration; may
@@ -240,9 +246,23 @@ class Predictions(Iterator[Prediction]):
   def __init__(self, batches: Iterator[Sequence[Dict[str, Any]]], resources: ExitStack) -> None:
     self._predictions = _iter_predictions(batches, resources)
     self._resources = resources
+    self._num_returned = 0
+    self._indexed: List[Prediction] = []  # The first predictions, if an index has required them.
 
   def __next__(self) -> Prediction:
-    return next(self._predictions)
+    prediction = (self._indexed[self._num_returned] if self._num_returned < len(self._indexed)
+                  else next(self._predictions))
+    self._num_returned += 1
+    return prediction
+
+  def __getitem__(self, index: Any) -> Any:
+    if self._num_returned > len(self._indexed):
+      raise UserError('predictions are not kept after the iteration has returned them',
+                      'the index {!r}'.format(index), 'index list(predict(...))')
+    is_from_start = isinstance(index, int) and index >= 0
+    self._indexed += itertools.islice(
+        self._predictions, max(index + 1 - len(self._indexed), 0) if is_from_start else None)
+    return self._indexed[index]
 
   def close(self) -> None:
     """Releases the model. The iteration then has no further predictions."""

@@ -5,8 +5,9 @@ from typing import Any, Dict, Optional
 from estimator_train.data import datasets
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, to_training_arguments
+from estimator_train.settings.proposals import make_command
 from estimator_train.system.formatting import format_bytes, format_count
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 
 
 def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:

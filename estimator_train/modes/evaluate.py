@@ -18,7 +18,8 @@ from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, learning_curves, page, report_files
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
-from estimator_train.system.summary import log_summary, make_predict_command
+from estimator_train.settings.proposals import make_predict_command
+from estimator_train.system.summary import log_summary
 from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.preparation import build_model, convert_model
 from estimator_train.training.run import Run, open_run

@@ -18,8 +18,9 @@ from estimator_train.model.schedules import Exponential
 from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, to_training_arguments
+from estimator_train.settings.proposals import make_command
 from estimator_train.system.formatting import format_number
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.preparation import PreparedModel, build_model, convert_model
 from estimator_train.training.progress import ShowProgress
@@ -67,7 +68,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
           format_number(result['min_loss_rate']))),
       ('report', page_file), ('result', report_files.path_to(run_dir.path, 'lr_finder'))],
               learning_rate and make_command(*to_training_arguments(
-                  settings, learning_rate=float('{:.3g}'.format(learning_rate)))))
+                  settings, model_dir=None, learning_rate=float('{:.3g}'.format(learning_rate)))))
   return result
 
 

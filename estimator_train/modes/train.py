@@ -26,9 +26,9 @@ from estimator_train.exporting.restored_model import TrainedModel
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
+from estimator_train.settings.proposals import make_predict_command
 from estimator_train.system.progress import show_phase
 from estimator_train.system.signals import SignalState
-from estimator_train.system.summary import make_predict_command
 from estimator_train.training import preparation
 from estimator_train.training.evaluation import EvaluationLoop, warn_of_inaccurate_batch_norm
 from estimator_train.training.preparation import PreparedModel

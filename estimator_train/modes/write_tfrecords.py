@@ -20,6 +20,7 @@ from estimator_train.data.image_source import ImageSource
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings, to_training_arguments
+from estimator_train.settings.proposals import make_command
 from estimator_train.system import json_values, record_framing, storage
 from estimator_train.system.formatting import (
   format_bytes,
@@ -27,7 +28,7 @@ from estimator_train.system.formatting import (
   format_quantity,
   format_secs,
 )
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 
 _LOG = logging.getLogger('estimator_train')
 _DEFAULT_BYTES_PER_SHARD = 128 << 20  # The approximate size without --num_shards.

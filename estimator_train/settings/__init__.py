@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 import attr
 
@@ -29,6 +29,22 @@ from estimator_train.settings.flag_type import (
 )
 
 FLAGS_FILE = 'flags.txt'  # The flags of a run, in its --model_dir.
+
+
+class GivenFlags(NamedTuple):
+  """The flags that the user has given.
+
+  Attributes:
+    names: the names of the flags on the command line, or of the keywords.
+    flagfiles: the arguments `--flagfile=FILE` on the command line.
+    names_in_flagfiles: the names of the flags in these files.
+  """
+  names: FrozenSet[str] = frozenset()
+  flagfiles: Tuple[str, ...] = ()
+  names_in_flagfiles: FrozenSet[str] = frozenset()
+
+
+_NONE_GIVEN = GivenFlags()
 
 
 @explain_immutability
@@ -59,16 +75,17 @@ class Settings:
   reporting: flag_groups.ReportingFlags
   experiments: flag_groups.ExperimentFlags
   export: flag_groups.ExportFlags
+  given: GivenFlags = attr.ib(eq=False)  # For the commands that messages propose.
 
   def __init__(self, **values: Any) -> None:
     with translate_to_keywords(InvalidValue):
-      _set_checked_values(self, check_keywords(values))
+      _set_checked_values(self, check_keywords(values), GivenFlags(frozenset(values)))
 
   @classmethod
-  def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
+  def from_flags(cls, values: Dict[str, Any], given: GivenFlags = _NONE_GIVEN) -> 'Settings':
     """Makes settings from the values of flags. Errors name the flags, not keyword arguments."""
     settings = cls.__new__(cls)
-    _set_checked_values(settings, check_keywords(values))
+    _set_checked_values(settings, check_keywords(values), given)
     return settings
 
   def __getattr__(self, name: str) -> Any:
@@ -93,10 +110,19 @@ class Settings:
 
     A value unsets the flag that it excludes. For example, `train_steps` unsets `train_epochs`.
     """
+    return self._change(
+        changes, self.given._replace(names=self.given.names.union(changes)))
+
+  def with_values_of_program(self, **changes: Any) -> 'Settings':
+    """Returns a copy like `evolve`, with values that the user has not given."""
+    return self._change(changes, self.given)
+
+  def _change(self, changes: Dict[str, Any], given: GivenFlags) -> 'Settings':
     values = dict(self.items())
     rules.unset_excluded_flags(
         values, {name for name, value in changes.items() if value is not None})
-    return Settings(**dict(values, **changes))
+    with translate_to_keywords(InvalidValue):
+      return Settings.from_flags(dict(values, **changes), given)
 
   def with_constant_rate(self, learning_rate: float, **changes: Any) -> 'Settings':
     """Returns a copy with this learning rate in all steps, and with other changes."""
@@ -115,7 +141,7 @@ class Settings:
 
 
 # The attribute of Settings that has the values of a class of flags.
-_GROUP_ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
+_GROUP_ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings) if field.eq}
 
 
 # These flags belong to other modes, or have another meaning there.
@@ -144,11 +170,12 @@ def check_keywords(keywords: Dict[str, Any]) -> Dict[str, Any]:
   return values
 
 
-def _set_checked_values(settings: Settings, values: Dict[str, Any]) -> None:
+def _set_checked_values(settings: Settings, values: Dict[str, Any], given: GivenFlags) -> None:
   values = {**data_folder.choose_defaults(values), **values}
   for group, attribute in _GROUP_ATTRIBUTES.items():
     object.__setattr__(settings, attribute, group(**{
         flag.name: values[flag.name] for flag in flags_of(group) if flag.name in values}))
+  object.__setattr__(settings, 'given', given)
   rules.check_rules(settings)
 
 
@@ -163,7 +190,7 @@ def _add_values_of_files(settings: Settings) -> Settings:
         data_folder.is_same(data.dataset, recorded_dataset))))
   if settings.model.preprocess == 'auto' and mode != 'reproduce':
     values['preprocess'] = _choose_preprocess(settings, recorded_flags)
-  return settings.evolve(**values) if values else settings
+  return settings.with_values_of_program(**values) if values else settings
 
 
 def per_replica_batch_size(global_batch_size: int, num_replicas: int,
@@ -268,22 +295,32 @@ def _choose_preprocess(settings: Settings, recorded_flags: Dict[str, Optional[st
 
 
 def to_training_arguments(settings: Settings, **changes: Any) -> List[str]:
-  """Returns command-line arguments for training with the flags of another mode.
+  """Returns command-line arguments for training with the flags that another mode was given.
 
   Args:
-    changes: other values of some flags.
+    changes: other values of some flags; None or () to omit a flag.
   """
-  values = dict(settings.items(), **dict.fromkeys(_FLAGS_WITHOUT_MEANING_IN_TRAINING), **{
-      'train_steps': None, 'train_epochs': settings.duration.train_epochs or _EXAMPLE_EPOCHS,
-      **changes})
-  flags = all_flags()
-  return [flags[name].to_argument(value) for name, value in values.items()
-          if value not in (None, flags[name].default)]
+  flags, given = all_flags(), settings.given
+  values = {name: value for name, value in settings.items() if name in given.names
+            and name not in (*_FLAGS_WITHOUT_MEANING_IN_TRAINING, 'train_steps')}
+  values.update(changes)
+  if not (data_folder.is_folder(values.get('dataset', settings.data.dataset))
+          or {'train_epochs', 'train_steps'} & {*values, *given.names_in_flagfiles}):
+    values['train_epochs'] = _EXAMPLE_EPOCHS
+  arguments = list(given.flagfiles)
+  for name, value in values.items():
+    if value not in (None, ()):
+      arguments.append(flags[name].to_argument(value))
+    elif name in given.names_in_flagfiles and name != 'model_dir':
+      arguments.append('--{}='.format(name))
+  return arguments
 
 
 def _convert_to_flag_value(flag: Flag, value: Any) -> Any:
   """Converts the value of a keyword argument to the type of a value on the command line."""
   value = _convert_to_plain_value(value)
+  if flag.accepts_square and type(value) is int:
+    return value, value
   takes_texts = Tuple[str, ...] in flag.types
   return flag.parse(value) if takes_texts and isinstance(value, str) else value
 

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from estimator_train.errors import UserError
 from estimator_train.settings import (
   FLAGS_FILE,
+  GivenFlags,
   Settings,
   check_keywords,
   data_folder,
@@ -31,7 +32,6 @@ from estimator_train.settings.flag_type import (
 )
 from estimator_train.settings.flags import (
   MODES_WITH_CHECKPOINT_FLAG,
-  OUTPUT_FLAGS,
   TRAINING_MODES,
 )
 
@@ -50,9 +50,10 @@ standard output is the result as a JSON object, on a terminal only with --json.
 
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
-# If only these flags are given, training continues the run in --model_dir with its flags.
-_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_epochs',
-                    'early_stopping_steps', 'stop_at_accuracy', *OUTPUT_FLAGS)
+# Unless one of these flags is given, training continues the run in --model_dir with its flags. They
+# define what is trained on which data, so a command that gives one of them defines a run.
+_FLAGS_OF_A_NEW_RUN = ('dataset', 'train_pattern', 'eval_pattern', 'validation_fraction', 'labels',
+                       'image_size', 'model', 'weights')
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE_ARGUMENT = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
@@ -87,7 +88,12 @@ def parse(argv: Sequence[str]) -> Settings:
   Raises:
     UserError: a flag is unknown, has an invalid value, or contradicts another flag.
   """
-  arguments = _drop_unset_flags(_expand_flagfiles(argv))
+  given_arguments = _expand_flagfiles(argv)
+  names_on_command_line = {argument.flag_name for argument in given_arguments
+                           if not argument.location}
+  flagfiles = [argument.text for argument in _join_values([Argument(text, '') for text in argv])
+               if _FLAGFILE_ARGUMENT.fullmatch(argument.text)]
+  arguments = _drop_unset_flags(given_arguments)
   try:
     for argument in {argument.flag_name: argument for argument in arguments}.values():
       if argument.location and not argument.is_in_recorded_file:
@@ -100,8 +106,10 @@ def parse(argv: Sequence[str]) -> Settings:
     given_values = {name: values[name] for name in values
                     if any(name == argument.flag_name for argument in arguments)}
     rules.unset_excluded_flags(
-        given_values, {argument.flag_name for argument in arguments if not argument.location})
-    settings = Settings.from_flags(given_values)
+        given_values, names_on_command_line.intersection(given_values))
+    settings = Settings.from_flags(given_values, GivenFlags(
+        frozenset(names_on_command_line), tuple(flagfiles),
+        frozenset(argument.flag_name for argument in given_arguments if argument.location)))
     return settings.for_mode(settings.run.mode)
   except UserError as error:
     raise _add_locations(error, arguments) from error
@@ -123,7 +131,7 @@ def settings_from_keywords(mode: str, keywords: Dict[str, Any]) -> Settings:
     recorded = _parse_values(run_arguments)
     return Settings.from_flags({
         'mode': mode, **{argument.flag_name: recorded[argument.flag_name]
-                         for argument in run_arguments}, **given})
+                         for argument in run_arguments}, **given}, GivenFlags(frozenset(given)))
   except UserError as error:
     raise _add_locations(error, run_arguments) from error
 
@@ -188,7 +196,7 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
 def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument]:
   """Returns the flags of the run in --model_dir if the command uses them, else [].
 
-  Modes that read a checkpoint use them. Training uses them if only the length of the run is given.
+  Modes that read a checkpoint use them. Training uses them unless the command defines a run.
   Flags that a given flag excludes are not returned.
 
   Args:
@@ -197,7 +205,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), FLAGS_FILE)
   reads_checkpoint = values['mode'] in MODES_WITH_CHECKPOINT_FLAG
-  continues_run = values['mode'] in TRAINING_MODES and names.issubset(_FLAGS_OF_LENGTH)
+  continues_run = values['mode'] in TRAINING_MODES and names.isdisjoint(_FLAGS_OF_A_NEW_RUN)
   if not values['model_dir'] or not (reads_checkpoint or continues_run):
     return []
   # The check of --model_dir reports a null byte, for which isfile raises an error on CPython 3.7.

@@ -35,7 +35,17 @@ _NAMES_IN_OTHER_PROGRAMS = {
     'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
     'patience': 'early_stopping_epochs', 'eval_steps': 'eval_every_steps',
+    'validation_split': 'validation_fraction', 'verbose': 'verbosity',
     'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
+# Arguments of Keras, and what takes their place here.
+_REMEDIES_FOR_KERAS_ARGUMENTS = {
+    'callbacks': 'give hooks=FUNCTION, a function that returns a list of tf.train.SessionRunHooks',
+    **dict.fromkeys(('x', 'y', 'x_train', 'y_train', 'x_test', 'y_test', 'train_data', 'test_data',
+                     'data', 'validation_data', 'generator', 'images', 'sample_weight'),
+                    'give dataset=FUNCTION, a function that returns an estimator_train.DataSet; '
+                    'predict takes input=IMAGES'),
+    **dict.fromkeys(('loss', 'metrics'), 'give model=FUNCTION, a function that returns a compiled '
+                    'Keras model')}
 # How errors describe the types of keyword arguments, and the texts that `Flag.parse` accepts.
 _PYTHON_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
                type(None): 'None'}
@@ -60,6 +70,7 @@ class Flag(NamedTuple):
       be parsed.
     separator: the text between the items of a tuple.
     is_path: whether the value consists of one or more paths, separated by commas.
+    accepts_square: whether a single number stands for two equal ones, as in `--image_size=32`.
     accepts_folder: whether the flag accepts the path of a folder besides `built_in_names`.
     folder_default: the default for `--dataset=FOLDER`; None if it is the same as for other data.
   """
@@ -73,6 +84,7 @@ class Flag(NamedTuple):
   item_rule_and_remedy: Tuple[str, str] = ('', '')
   separator: str = ','
   is_path: bool = False
+  accepts_square: bool = False
   accepts_folder: bool = False
   folder_default: Any = None
 
@@ -85,7 +97,7 @@ class Flag(NamedTuple):
   @property
   def annotation(self) -> Any:
     """The type of the value as an annotation, such as Optional[int]."""
-    return Union[self.types]
+    return Union[(*self.types, int) if self.accepts_square else self.types]
 
   @property
   def description(self) -> str:
@@ -120,7 +132,8 @@ class Flag(NamedTuple):
                       '--{}={}'.format(self.name, text), 'see --help') from error
     item_type = self.types[0].__args__[0]
     try:
-      return tuple(item_type(item) for item in items)
+      values = tuple(item_type(item) for item in items)
+      return values * 2 if self.accepts_square and len(values) == 1 else values
     except ValueError as error:
       rule, remedy = self.item_rule_and_remedy
       raise UserError('--{} {}'.format(self.name, rule), self.to_argument(items), remedy) from error
@@ -239,6 +252,8 @@ def unknown_keyword_error(name: str) -> UnknownKeyword:
   """Returns the error for a keyword argument that does not match any flag."""
   similar_names = _similar_names(name, list(all_flags()))
   remedy = 'did you mean {}? '.format(' or '.join(similar_names)) if similar_names else ''
+  if name in _REMEDIES_FOR_KERAS_ARGUMENTS:
+    return UnknownKeyword('unknown keyword', name, _REMEDIES_FOR_KERAS_ARGUMENTS[name])
   return UnknownKeyword('unknown keyword', name,
                         remedy + 'help(estimator_train.Settings) lists all keywords')
 

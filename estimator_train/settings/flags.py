@@ -203,11 +203,13 @@ class DataFlags:
                       'must be different names, none of them empty', 'name each class once'))
   image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = flag(
       None, 'with --dataset=image_folder or oct2017: height,width in pixels to which images are '
-      'resized, 224,224 if not given; tfrecord: height,width[,channels], 224,224,3 if not given; '
-      'synthetic: height,width[,channels], 28,28,1 if not given',
+      'resized, or one number for a square, 224,224 if not given; tfrecord: '
+      'height,width[,channels], 224,224,3 if not given; synthetic: height,width[,channels], '
+      '28,28,1 if not given',
       check=condition(lambda size: len(size) in (2, 3) and all(0 < side < 2 ** 15 for side in size),
                       'must be height,width in pixels', IMAGE_SIZE_REMEDY),
       item_rule_and_remedy=('must be height,width in pixels', IMAGE_SIZE_REMEDY),
+      accepts_square=True,
       folder_default=(64, 64))
   image_key: str = flag('image/encoded', 'with --dataset=tfrecord: key of the encoded image',
                         check=not_empty('give a key'))

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import glob
 import importlib.util
+import logging
 import math
 import os
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from estimator_train.settings import data_folder, flags
 from estimator_train.settings.flag_type import all_flags
 from estimator_train.settings.workloads import WORKLOADS
 
+_LOG = logging.getLogger('estimator_train')
 _TRAINING = flags.TRAINING_MODES
 # Pairs of flags that exclude each other. A flag on the command line overrides the other flag of the
 # pair in a flagfile.
@@ -34,6 +36,22 @@ _REPRODUCE_FLAGS = (
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
     'save_checkpoints_secs', 'save_retry_secs', 'report_page', *flags.OUTPUT_FLAGS)
 
+# These flags have an effect only in the modes that train, and in those that propose a command to
+# train with the given flags.
+_FLAGS_OF_TRAINING = (
+    'train_steps', 'train_epochs', 'eval_every_epochs', 'eval_every_steps', 'early_stopping_epochs',
+    'early_stopping_steps', 'stop_at_accuracy', 'learning_rate', 'scale_learning_rate',
+    'base_batch_size', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values', 'lr_warmup_epochs',
+    'backbone_lr_factor', 'gradient_clip_norm', 'augment', 'mixup_alpha', 'shuffle_buffer',
+    'save_checkpoints_steps', 'save_checkpoints_secs', 'save_retry_secs',
+    'throughput_warmup_steps', 'trace_steps', 'hooks')
+# The modes in which a flag has an effect, if the other modes ignore it. --mode=evaluate has its own
+# warning about --input.
+_MODES_WITH_EFFECT = {
+    **dict.fromkeys(_FLAGS_OF_TRAINING, tuple(mode for mode in flags.MODES if mode not in (
+        *flags.MODES_WITH_CHECKPOINT_FLAG, 'report', 'doctor'))),
+    'input': ('predict', 'evaluate'), 'output': ('predict', 'write_tfrecords'),
+    'repeats': ('scaling',), 'scale_over': ('scaling',), 'workload': ('reproduce',)}
 # The modes to which a flag applies, if the other modes reject it.
 ONLY_IN_MODES = {'num_shards': ('write_tfrecords',), 'runs': ('report',),
                  'checkpoint': flags.MODES_WITH_CHECKPOINT_FLAG}
@@ -72,6 +90,20 @@ def check_rules(settings: Any, mode: str = '') -> None:
   for rule in RULES:
     if mode in rule.modes if mode else not rule.modes:
       rule.check(values)
+
+
+def warn_of_flags_without_effect(mode: str, given: Container[str]) -> None:
+  """Logs a warning if the mode ignores flags that the user has given.
+
+  Args:
+    given: the names of the flags on the command line or in the call. Those in a flagfile may be
+      meant for other modes.
+  """
+  names = ['--' + name for name, modes in _MODES_WITH_EFFECT.items()
+           if name in given and mode not in modes]
+  if names:
+    _LOG.warning('%s %s no effect in --mode=%s', ', '.join(names),
+                 'has' if len(names) == 1 else 'have', mode)
 
 
 def unset_excluded_flags(values: Dict[str, Any], given: Container[str]) -> None:

@@ -13,7 +13,7 @@ import textwrap
 import warnings
 from typing import Any, Iterator
 
-from estimator_train.errors import UserError, printable, shorten
+from estimator_train.errors import UserError, flags_to_keywords, printable, shorten
 from estimator_train.system import machine, progress
 
 CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
@@ -137,6 +137,23 @@ def show_log_by_default(verbosity: int) -> Iterator[None]:
   finally:
     package_log.removeHandler(handler)
     package_log.setLevel(previous_level)
+
+
+@contextlib.contextmanager
+def name_keywords() -> Iterator[None]:
+  """Makes the messages of this package in a `with` block name keywords instead of flags."""
+  package_log = logging.getLogger('estimator_train')
+  package_log.addFilter(_translate_to_keywords)
+  try:
+    yield
+  finally:
+    package_log.removeFilter(_translate_to_keywords)
+
+
+def _translate_to_keywords(record: logging.LogRecord) -> bool:
+  if not getattr(record, 'is_verbatim', False):
+    record.msg, record.args = flags_to_keywords(record.getMessage()), ()
+  return True
 
 
 class _Formatter(logging.Formatter):

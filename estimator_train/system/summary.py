@@ -28,19 +28,11 @@ def log_summary(title: str, rows: Iterable[Tuple[str, Optional[str]]],
           'is_verbatim': name == 'next' or ' ' not in text})
 
 
-def make_command(*arguments: str) -> str:
-  """Returns a command that runs this program as the user has run it, with other arguments."""
+def program_command() -> str:
+  """Returns the command that runs this program as the user has run it, without arguments."""
   build = os.environ.get(_BUILD_VARIABLE)
   command = None if build is None else make_command_of_build(build)
-  if command is None:
-    command = _program()
-  return ' '.join([command, *map(shlex.quote, arguments)])
-
-
-def make_predict_command(model_dir: str, has_images: bool) -> str:
-  """Returns a command that predicts images of the user, or the test examples without images."""
-  return make_command('--mode=predict', '--model_dir=' + model_dir,
-                      *(['--input=IMAGES'] if has_images else []))
+  return _program() if command is None else command
 
 
 def make_browser_command(path: str) -> str:

@@ -78,9 +78,9 @@ class ShowProgress(tf.train.SessionRunHook):
     examples_per_sec = self._run.engine.examples_per_step / step_secs
     if self._run.event_dir is not None:
       scalars = {'examples_per_sec': examples_per_sec, 'step_secs': step_secs}
+      summaries.write_scalars(self._run.event_dir, scalars, step)
       if self._schedule is not None:
         scalars['learning_rate'] = self._schedule.rate_at(step - 1)
-      summaries.write_scalars(self._run.event_dir, scalars, step)
       metrics_log.append(self._run.event_dir, 'train', step, dict(
           scalars, loss=window.loss, accuracy=window.accuracy))
     if self._bar is None or not self._bar.is_shown:

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
 from estimator_train.model import observation
+from estimator_train.model.schedules import Schedule
 from estimator_train.reports import TRAIN_BATCH_FILE
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.run import Run
@@ -53,18 +54,20 @@ def _get_writer(model_dir: str) -> tf.summary.FileWriter:
 
 
 class WriteSummaries(tf.train.SessionRunHook):
-  """Writes the curves of loss and accuracy, and the tensors of model/observation.py.
+  """Writes the curves of loss, accuracy and learning rate, and the tensors of observation.py.
 
-  The points of the curves are means over the steps since the previous point. The tensors are
-  written at logged steps, and at the first and the last step.
+  The points of loss and accuracy are means over the steps since the previous point. A point of the
+  learning rate is the rate of its step. The tensors are written at logged steps, and at the first
+  and the last step.
 
   All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
   fetching runs collective operations. Evaluations use the same tags, `loss` and `accuracy`, so that
   TensorBoard shows training and evaluation in the same charts.
   """
 
-  def __init__(self, run: Run, monitor: StepMonitor) -> None:
-    self._run, self._monitor, self._window_recorder = run, monitor, WindowRecorder(monitor)
+  def __init__(self, run: Run, schedule: Optional[Schedule], monitor: StepMonitor) -> None:
+    self._run, self._schedule, self._monitor = run, schedule, monitor
+    self._window_recorder = WindowRecorder(monitor)
     self._event_dir = run.event_dir  # None if this process only fetches the tensors.
 
   def begin(self) -> None:
@@ -114,8 +117,10 @@ class WriteSummaries(tf.train.SessionRunHook):
   def _write_point(self) -> None:
     window = self._window_recorder.close_window()
     if self._event_dir is not None and not math.isnan(window.loss):
-      _add_scalars(self._event_dir, {'loss': window.loss, 'accuracy': window.accuracy},
-                   window.last_step)
+      scalars = {'loss': window.loss, 'accuracy': window.accuracy}
+      if self._schedule is not None:
+        scalars['learning_rate'] = self._schedule.rate_at(window.last_step - 1)
+      _add_scalars(self._event_dir, scalars, window.last_step)
 
   def end(self, session: tf.Session) -> None:
     self._write_point()

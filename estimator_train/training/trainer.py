@@ -85,7 +85,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   watchdog = StepWatchdog(settings.cluster.step_timeout_secs or math.inf,
                           run.peers.is_another_task_busy)
   loss_check = StopAtNonFiniteLoss(monitor, settings.optimizer.on_nan == 'skip', model.schedule)
-  summaries = WriteSummaries(run, monitor)
+  summaries = WriteSummaries(run, model.schedule, monitor)
   progress = ShowProgress(run, model, monitor)
   saver = _make_saver(run, times, signals, evaluation_loop) if is_chief else None
   tracer = _make_tracer(run, monitor, times)

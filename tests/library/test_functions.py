@@ -5,6 +5,7 @@ import logging
 import sys
 from unittest import mock
 
+import numpy as np
 import own_models
 import pytest
 from conftest import ROOT, process_state, run_process
@@ -12,6 +13,7 @@ from conftest import ROOT, process_state, run_process
 import estimator_train
 from estimator_train import Settings, UserError
 from estimator_train.library import results
+from estimator_train.library.process_state import restore_process_state
 from estimator_train.settings.flag_type import all_flags
 from estimator_train.system import logs
 
@@ -42,6 +44,7 @@ def test_keywords(tmp_path, capsys):
     assert logging.root.handlers == LOG.handlers == []
   out, err = capsys.readouterr()
   assert out == '' and '\nfinished at step 2\n' in err
+  assert "\n  next        predict(model_dir='{}', input=IMAGES)\n".format(run) in err
   assert type(trained) is results.TrainingResult
   assert (trained.mode, trained.global_step) == ('train_and_evaluate', 2)
   # As on the command line, the other flags are those of the run.
@@ -74,9 +77,16 @@ def test_errors_of_keywords(tmp_path):
        'settings must be an object of the class Settings: got dict: give FLAG=VALUE as keywords, '),
       (lambda: estimator_train.predict([1]), TypeError,
        'got list: give FLAG=VALUE as keywords, such as input=IMAGES, or '),
+      (lambda: estimator_train.train(np.zeros(3), [1]), TypeError,
+       '^train takes Settings or keywords: got 2 positional arguments: give dataset=FUNCTION, '),
+      (lambda: estimator_train.train(np.zeros(3)), TypeError, ': got ndarray: give dataset=FUN'),
+      (lambda: estimator_train.predict(None, [1], 3), TypeError, 'got 3 positional arguments: '),
+      (lambda: estimator_train.train(callbacks=[]), TypeError,
+       '^unknown keyword: callbacks: give hooks=FUNCTION, '),
+      (lambda: estimator_train.train(x=1), TypeError, '^unknown keyword: x: give dataset=FUNCT'),
       (lambda: estimator_train.train(train_stepps=1), TypeError, 'unknown keyword: train_stepps: '),
-      (lambda: estimator_train.train(image_size=64), ValueError,
-       'image_size=64: give a tuple of 2 or 3 integers or None$'),
+      (lambda: estimator_train.train(image_size=64.), ValueError,
+       'image_size=64.0: give a tuple of 2 or 3 integers or None$'),
       (lambda: estimator_train.predict(on_nan='skip'), ValueError, '^on_nan=skip requires'),
       (lambda: estimator_train.train(model_dir=tmp_path / 'x'), UserError, '^training requir'),
       (estimator_train.report, UserError, '^mode=report requires runs|^model_dir is'),
@@ -113,6 +123,15 @@ def test_the_stub_is_generated():
   for name in ('py.typed', '__init__.pyi'):
     assert (ROOT / 'estimator_train' / name).exists()
     assert repr(name) in (ROOT / 'setup.py').read_text(encoding='utf-8')
+
+
+def test_messages_name_keywords(caplog):
+  with restore_process_state(uses_tensorflow=False):
+    LOG.warning('give --batch_size=%d', 3)
+    LOG.warning('a command: --x', extra={'is_verbatim': True})
+  LOG.warning('give --batch_size')  # After the function of the library.
+  assert [record.getMessage() for record in caplog.records] == [
+      'give batch_size=3', 'a command: --x', 'give --batch_size']
 
 
 def test_log_without_a_configuration(capsys):

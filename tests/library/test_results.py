@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from estimator_train.errors import UserError
 from estimator_train.library import results
 
 VALUES = {'mode': 'train', 'model_dir': 'runs/<x>', 'global_step': 20, 'accuracy': 1 / 3,
@@ -56,6 +57,22 @@ def test_in_a_notebook(tmp_path, monkeypatch):
   evaluation = results.EvaluationResult(dict(VALUES, evaluation_dir='none'))
   assert evaluation.page is None
   assert results.ReportResult(dict(VALUES, page=str(page))).page == str(page)
+
+
+def test_indices_of_predictions():
+  batches = iter([[{'label': 'a'}, {'label': 'b'}], [{'label': 'c'}], [{'label': 'd'}]])
+  predictions = results.Predictions(batches, ExitStack())
+  assert predictions[0].label == predictions[0].label == 'a'
+  assert next(batches) == [{'label': 'c'}]  # The index has computed only the first batch.
+  assert next(predictions).label == 'a' and predictions[0].label == 'a'
+  assert [each.label for each in predictions[1:]] == ['b', 'd'] and predictions[-1].label == 'd'
+  assert [each.label for each in predictions] == ['b', 'd']
+  with pytest.raises(IndexError):
+    predictions[3]
+  predictions = results.Predictions(iter([[{'label': 'a'}]]), ExitStack())
+  assert next(predictions).label == 'a'
+  with pytest.raises(UserError, match=r'^predictions are not kept .*: index list\(predict'):
+    predictions[0]
 
 
 @pytest.mark.parametrize('num_read', [0, 1, 3])

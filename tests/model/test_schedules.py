@@ -94,7 +94,7 @@ def train(image_folders, tmp_path):
         'model': 'own_models:probe', 'dataset': 'image_folder',
         'train_pattern': str(image_folders / 'train/**/*.jpeg'), 'image_size': (8, 8),
         'batch_size': 6, 'optimizer': 'sgd', 'learning_rate': 1., 'train_steps': 8,
-        'log_every_steps': 1, 'save_checkpoints_steps': 1, 'keep_checkpoint_max': 20, **values})
+        'save_checkpoints_steps': 1, 'keep_checkpoint_max': 20, **values})
     stored = [found['probe/weight'] for found in training_runs.variables_by_step(folder)]
     logged = training_runs.scalars(folder, 'learning_rate')
     assert sorted(logged) == list(range(1, len(logged) + 1))

@@ -61,9 +61,12 @@ def test_images(finished_run, tmp_path):
     (np.zeros((5, 6), np.uint8), 1, (5, 6, 1)), (np.zeros((5, 6, 3), np.uint8), 1, (5, 6, 3)),
     (np.zeros((5, 6, 1), np.uint8), 1, (5, 6, 1)), (np.zeros((5, 6, 7), np.uint8), 5, (6, 7, 1)),
     (np.zeros((2, 5, 6, 3), np.uint8), 2, (5, 6, 3)),
-    ([np.zeros((5, 6), np.uint8), np.zeros((5, 6, 1), np.uint8)], 2, (5, 6, 1)), ([], 0, None)])
+    ([np.zeros((5, 6), np.uint8), np.zeros((5, 6, 1), np.uint8)], 2, (5, 6, 1)), ([], 0, None),
+    # Flattened images of the model's size.
+    (np.zeros((4, 24), np.uint8), 4, (2, 4, 3)), (np.zeros(24, np.uint8), 1, (2, 4, 3)),
+    ([np.zeros(24, np.uint8)] * 2, 2, (2, 4, 3))])
 def test_shapes_of_images(values, count, shape):
-  images = in_memory._split_into_images(values)
+  images = in_memory._split_into_images(values, (2, 4, 3))
   assert len(images) == count and {image.shape for image in images} == {shape} - {None}
 
 
@@ -73,7 +76,21 @@ def test_shapes_of_images(values, count, shape):
     np.zeros((5, 6), bool)])
 def test_what_is_no_image(values):
   with pytest.raises(UserError):
-    in_memory._split_into_images(values)
+    in_memory._split_into_images(values, (2, 4, 3))
+
+
+def test_flattened_images_have_their_pixels_in_order():
+  images = np.arange(48, dtype=np.uint8).reshape(2, 2, 4, 3)
+  found = in_memory._split_into_images(images.reshape(2, -1), (2, 4, 3))
+  assert np.array_equal(found, images)
+
+
+@pytest.mark.parametrize('shape, is_warned', [((9, 25), True), ((2, 4), False), ((9, 24), False),
+                                              ((1, 9, 25), False)])
+def test_an_array_that_may_be_meant_as_several_images(shape, is_warned, caplog):
+  in_memory._split_into_images(np.zeros(shape, np.uint8), (2, 4, 3))
+  assert ('shape [9, 25], which is one image, and is resized to [2, 4, 3]' in caplog.text
+          ) == is_warned
 
 
 class Frame:

@@ -74,6 +74,10 @@ def test_paths_that_tensorflow_would_take_for_patterns():
 
 def test_values_of_numpy():
   """Sizes and rates often come from arrays."""
+  for size in (9, np.int64(9)):  # A square.
+    assert Settings(dataset='synthetic', image_size=size).image_size == (9, 9)
+  assert command_line.parse(['--dataset=synthetic', '--image_size=9', '--train_steps=1']
+                            ).image_size == (9, 9)
   settings = Settings(dataset='synthetic', image_size=np.zeros([4, 5]).shape, seed=np.int64(3),
                       labels=np.array(['a', 'b']), learning_rate=np.float32(.5),
                       lr_schedule='piecewise', lr_boundaries_epochs=np.array([1, 2]),

@@ -9,6 +9,7 @@ import pytest
 import terminal
 from conftest import load_script
 
+from estimator_train.settings import proposals
 from estimator_train.system import formatting, logs, progress, summary
 
 LOG = logging.getLogger('estimator_train')
@@ -138,7 +139,7 @@ def test_the_next_command_runs_the_program_in_the_same_way(
   monkeypatch.setattr('sys.argv', [program])
   monkeypatch.setattr('sys.executable', '/venv/bin/python')
   monkeypatch.setattr('shutil.which', lambda name: '{}/{}'.format(os.environ['PATH'], name))
-  assert summary.make_command('--model_dir=a b') == expected + " '--model_dir=a b'"
+  assert proposals.make_command('--model_dir=a b') == expected + " '--model_dir=a b'"
 
 
 @pytest.mark.parametrize('function, value, expected', [

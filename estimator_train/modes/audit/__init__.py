@@ -20,6 +20,7 @@ from estimator_train.modes.audit import file_issues
 from estimator_train.modes.audit.file_issues import KINDS, FileIssue
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, to_training_arguments
+from estimator_train.settings.proposals import make_command
 from estimator_train.system import storage
 from estimator_train.system.formatting import (
   format_bytes,
@@ -29,7 +30,7 @@ from estimator_train.system.formatting import (
   format_quantity,
   format_secs,
 )
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 
 AUDIT_FILE = 'audit.json'
 # The maximum number of image sizes per split, and of files per kind of issue, in the table.

@@ -18,10 +18,11 @@ from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES
+from estimator_train.settings.proposals import make_command
 from estimator_train.system import json_values, machine, storage, tensorflow_probe
 from estimator_train.system.formatting import format_bytes, format_clock, format_count
 from estimator_train.system.progress import ProgressBar, is_on_terminal
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 
 # Less free space is an error, because an ImageNet network could not save another checkpoint. It has
 # 25 million weights with two Adam slots each, which are 300 MB.

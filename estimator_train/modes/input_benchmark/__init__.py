@@ -19,6 +19,7 @@ from estimator_train.reports import page, report_files, verdicts
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, to_training_arguments
 from estimator_train.settings.flags import InputFlags
+from estimator_train.settings.proposals import make_command
 from estimator_train.system import machine
 from estimator_train.system.formatting import (
   format_bytes,
@@ -26,7 +27,7 @@ from estimator_train.system.formatting import (
   format_percent,
 )
 from estimator_train.system.progress import show_phase
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 from estimator_train.training.preparation import build_model, convert_model
 from estimator_train.training.run import open_temporary_run
 

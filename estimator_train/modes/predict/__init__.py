@@ -32,9 +32,10 @@ from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, rules
+from estimator_train.settings.proposals import make_command
 from estimator_train.system.formatting import format_count, format_quantity
 from estimator_train.system.progress import make_bar, shows_progress_bars
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 
 _LOG = logging.getLogger('estimator_train')
 

@@ -5,6 +5,7 @@ The name of an example is its index.
 
 import collections.abc
 import contextlib
+import logging
 import math
 import os
 from typing import Any, Dict, Generator, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -18,6 +19,8 @@ from estimator_train.errors import UserError, join_items
 from estimator_train.modes.predict import rows
 from estimator_train.modes.predict.images import ExampleOrError
 from estimator_train.modes.predict.row_inputs import RowInput
+
+_LOG = logging.getLogger('estimator_train')
 
 
 def find_patterns(values: Any) -> Optional[List[str]]:
@@ -40,7 +43,7 @@ def read_images(values: Any,
   Raises:
     UserError: the values are no images.
   """
-  images = _split_into_images(values)
+  images = _split_into_images(values, image_shape)
 
   def make_examples() -> Generator[ExampleOrError, None, None]:
     with _open_resize_function(image_shape) as resize:
@@ -50,14 +53,26 @@ def read_images(values: Any,
   return make_examples()
 
 
-def _split_into_images(values: Any) -> Sequence[np.ndarray]:
+def _split_into_images(values: Any, image_shape: ImageShape) -> Sequence[np.ndarray]:
   """Returns the images, uint8 [height, width, 1 or 3] each."""
   if isinstance(values, (list, tuple)):
-    return [_add_channel(_check_image(image, 3)) for image in values]
-  _check_image(values, 4)
+    return [_add_channel(_check_image(_restore_shape(image, 1, image_shape), 3))
+            for image in values]
+  values = _check_image(_restore_shape(values, 2, image_shape), 4)
   is_single = values.ndim == 2 or values.ndim == 3 and values.shape[-1] in (1, 3)
+  if values.ndim == 2 and values.shape != image_shape[:2]:
+    _LOG.warning('input has the shape %s, which is one image, and is resized to %s: give '
+                 '[N, height, width] for several images', list(values.shape), list(image_shape))
   images = values[np.newaxis] if is_single else values
   return images if images.ndim == 4 else images[..., np.newaxis]
+
+
+def _restore_shape(values: Any, max_rank: int, image_shape: ImageShape) -> Any:
+  """Returns flattened images of the model's size, [N, size] or [size], in the shape of images."""
+  if isinstance(values, np.ndarray) and 1 <= values.ndim <= max_rank and (
+      values.shape[-1] == int(np.prod(image_shape))):
+    return values.reshape(values.shape[:-1] + tuple(image_shape))
+  return values
 
 
 def _check_image(image: Any, max_rank: int) -> np.ndarray:

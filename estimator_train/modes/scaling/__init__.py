@@ -20,6 +20,7 @@ from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings, to_training_arguments
 from estimator_train.settings.flags import OUTPUT_FLAGS, DeviceFlags
+from estimator_train.settings.proposals import make_command
 from estimator_train.system import child_process, storage, tensorflow_probe
 from estimator_train.system.formatting import (
   MISSING,
@@ -29,7 +30,7 @@ from estimator_train.system.formatting import (
   format_percent,
 )
 from estimator_train.system.machine import available_cores
-from estimator_train.system.summary import log_summary, make_command
+from estimator_train.system.summary import log_summary
 
 _LOG = logging.getLogger('estimator_train')
 _CSV_FILE = 'scaling.csv'

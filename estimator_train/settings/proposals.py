@@ -1,0 +1,51 @@
+"""Makes the commands that messages propose; from Python, the calls of the library's functions."""
+
+import contextlib
+import shlex
+from typing import Iterator, List, Sequence
+
+from estimator_train.settings.flag_type import all_flags
+from estimator_train.system.summary import program_command
+
+# The functions of the library, by their mode.
+_FUNCTION_NAMES = {'train_and_evaluate': 'train', 'train': 'train', 'evaluate': 'evaluate',
+                   'predict': 'predict', 'export': 'export', 'lr_finder': 'lr_find',
+                   'report': 'report'}
+_IMAGES = 'IMAGES'  # Stands for the input of the user.
+# Has an item while a function of the library runs.
+_library_calls: List[None] = []
+
+
+@contextlib.contextmanager
+def name_functions() -> Iterator[None]:
+  """Makes the proposals in a `with` block calls of functions."""
+  _library_calls.append(None)
+  try:
+    yield
+  finally:
+    _library_calls.pop()
+
+
+def make_command(*arguments: str) -> str:
+  """Returns a command that runs this program as the user has run it, with other arguments."""
+  if _library_calls:
+    return _make_call(arguments)
+  return ' '.join([program_command(), *map(shlex.quote, arguments)])
+
+
+def make_predict_command(model_dir: str, has_images: bool) -> str:
+  """Returns a command that predicts images of the user, or the test examples without images."""
+  return make_command('--mode=predict', '--model_dir=' + model_dir,
+                      *(['--input=' + _IMAGES] if has_images else []))
+
+
+def _make_call(arguments: Sequence[str]) -> str:
+  """Returns the call of the function that does what the command with these arguments does."""
+  flags = all_flags()
+  texts = dict(argument[2:].split('=', 1) for argument in arguments)
+  mode = texts.pop('mode', flags['mode'].default)
+  keywords = ['{}={}'.format(name, text if (name, text) == ('input', _IMAGES)
+                             else repr(flags[name].parse(text))) for name, text in texts.items()]
+  if mode == 'train':
+    keywords.insert(0, 'mode={!r}'.format(mode))
+  return '{}({})'.format(_FUNCTION_NAMES[mode], ', '.join(keywords))

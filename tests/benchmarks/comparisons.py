@@ -167,8 +167,8 @@ COMPARISONS: Dict[str, Comparison] = {
          Ratio('peak memory: Keras 3 / stock', ('keras 3', PEAK), (('stock', PEAK),), None)),
         ('onednn', 'keras3')),
     'keras3_pauses': Comparison(
-        'Pauses during training: fashion_cnn, an evaluation on 10,000 images and a checkpoint, '
-        'except the first; `fit` of Keras 3 with validation_data and ModelCheckpoint',
+        'Pauses during training: fashion_cnn, the first and later evaluations on 10,000 images, '
+        'and later checkpoints; `fit` of Keras 3 with validation_data and ModelCheckpoint',
         {'stock': sides.pauses('stock'), 'onednn': sides.pauses('onednn'),
          'keras 3': sides.pauses('keras3')},
         tuple(Ratio('{}: Keras 3 / {}'.format(name, build), ('keras 3', name), ((build, name),),

@@ -9,7 +9,8 @@ on one random batch of uint8 images, as `--dataset=synthetic` does. PYTHON is on
 which this package's has not: so nothing of it is imported. Prints a line at the end of the first
 and of the last step; the last line is images a second between the end of the warm-up and the end of
 the last step, as JSON. With --pause_steps, `fashion_cnn` is evaluated on the test images and saved
-after each N steps, and the last line is the medians of the seconds of both, without the first.
+after each N steps, and the last line is the seconds of the first evaluation, and the medians of
+those of the later evaluations and saves.
 """
 
 import argparse
@@ -93,8 +94,9 @@ def main():
                 epochs=args.train_steps // args.pause_steps,
                 validation_data=_scaled(_arrays(args, 't10k').batch(args.batch_size)),
                 callbacks=[pauses, keras.callbacks.ModelCheckpoint(folder + '/model.keras')])
-    print(json.dumps({name: statistics.median(getattr(pauses, name)[1:])
-                      for name in ('evaluation_secs', 'checkpoint_secs')}))
+    print(json.dumps({'first_evaluation_secs': pauses.evaluation_secs[0],
+                      **{name: statistics.median(getattr(pauses, name)[1:])
+                         for name in ('evaluation_secs', 'checkpoint_secs')}}))
     return
   ends = StepEnds(args.train_steps)
   model.fit(dataset, steps_per_epoch=args.train_steps, verbose=0, callbacks=[ends])

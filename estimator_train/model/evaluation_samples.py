@@ -11,22 +11,29 @@ _NUM_IMAGES, _NUM_OUTPUTS = 12, 1000
 
 
 class SampledTensors(NamedTuple):
-  """Tensors of a batch. Their rows are the examples of which an evaluation collects samples.
+  """Tensors whose N rows are the samples among the examples of a batch.
+
+  Each batch fetches the same tensors. For each new set of tensors, TensorFlow would optimize the
+  graph again, which takes as long as several batches of a small model.
 
   Attributes:
     output_name: the name of an output that predicts numbers; None if the samples are classified
       images.
     num_examples: how many samples to collect.
-    tensors: the targets and the output, both [B, ...]. Or the images [B, height, width, C], the
-      true class indices [B], and the class probabilities [B, num_classes].
-    min_confidence: None except for mistakes. The tensors of mistakes have only the wrongly
-      classified images of the batch whose predicted class has at least this probability. The
-      scalar can be fed. A further tensor has the positions of these images in the batch.
+    tensors: the targets and the output, both [N, ...]. Or the images [N, height, width, C], the
+      true class indices [N], and the class probabilities [N, num_classes]. The last tensor has the
+      positions of the samples in the batch.
+    selection: a tensor to feed, which selects the samples. For mistakes, the minimum confidence: a
+      scalar. The samples are wrongly classified images whose predicted class has at least this
+      probability. Otherwise, the positions of the samples, int64. Positions after the end of the
+      batch are ignored.
+    are_mistakes: whether the samples are mistakes.
   """
   output_name: Optional[str]
   num_examples: int
   tensors: Sequence[tf.Tensor]
-  min_confidence: Optional[tf.Tensor] = None
+  selection: tf.Tensor
+  are_mistakes: bool = False
 
 
 def add_image_samples(features: Any, class_indices: tf.Tensor, probabilities: tf.Tensor,
@@ -51,13 +58,24 @@ def add_image_samples(features: Any, class_indices: tf.Tensor, probabilities: tf
         tf.minimum(_NUM_IMAGES, tf.size(confidences)))
     positions = tf.boolean_mask(positions, confidences >= 0)
     mistakes = [*(tf.gather(tensor, positions) for tensor in tensors), positions]
-  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, tensors))
-  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, min_confidence))
+    _add_samples(None, _NUM_IMAGES, tensors)
+  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, min_confidence,
+                                                    are_mistakes=True))
 
 
 def add_output_samples(output_name: str, targets: tf.Tensor, outputs: tf.Tensor) -> None:
   """Adds an output that predicts numbers, and its targets, [B, ...], to the sampled tensors."""
-  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(output_name, _NUM_OUTPUTS, (targets, outputs)))
+  _add_samples(output_name, _NUM_OUTPUTS, (targets, outputs))
+
+
+def _add_samples(output_name: Optional[str], num_examples: int,
+                 tensors: Sequence[tf.Tensor]) -> None:
+  """Adds the examples at positions that are fed to the sampled tensors, [B, ...]."""
+  selection = tf.placeholder_with_default(np.zeros([0], np.int64), [None])
+  positions = tf.boolean_mask(selection, selection < tf.shape(tensors[0], out_type=tf.int64)[0])
+  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(
+      output_name, num_examples, [*(tf.gather(tensor, positions) for tensor in tensors), positions],
+      selection))
 
 
 def take_sampled_tensors() -> List[SampledTensors]:
@@ -129,28 +147,24 @@ class SampleCollector:
     self._batch_start, self._batch_size = 0, batch_size
 
   def tensors_to_fetch(self) -> List[Sequence[tf.Tensor]]:
-    """Returns the tensors to fetch with the next batch, a list for each group."""
-    return [group.tensors if group.min_confidence is not None
-            or len(self._positions_in_next_batch(indices)) else []
-            for group, indices in zip(self._groups, self._indices)]
+    """Returns the tensors to fetch with each batch, a list for each group."""
+    return [group.tensors for group in self._groups]
 
-  def values_to_feed(self) -> Dict[tf.Tensor, float]:
-    """Returns the values to feed with the next batch, so that fewer mistakes are fetched."""
-    return {group.min_confidence: rows[-1][2].max() if len(rows) == group.num_examples else 0.
-            for group, rows in zip(self._groups, self._rows) if group.min_confidence is not None}
+  def values_to_feed(self) -> Dict[tf.Tensor, Any]:
+    """Returns the values to feed with the next batch. They select the samples to fetch."""
+    return {group.selection: (
+        self._positions_in_next_batch(indices) if not group.are_mistakes
+        # Less confident mistakes than those so far need not be fetched.
+        else rows[-1][2].max() if len(rows) == group.num_examples else 0.)
+            for group, rows, indices in zip(self._groups, self._rows, self._indices)}
 
   def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
     """Collects samples from the values of `tensors_to_fetch`."""
-    for group, rows, arrays, indices in zip(self._groups, self._rows, values, self._indices):
-      if group.min_confidence is not None:
-        *examples, positions = arrays
-        rows.extend(zip(*examples, self._batch_start + positions))
+    for group, rows, (*arrays, positions) in zip(self._groups, self._rows, values):
+      rows.extend(zip(*arrays, self._batch_start + positions))
+      if group.are_mistakes:
         rows.sort(key=lambda row: -row[2].max())  # Equally confident mistakes stay in their order.
         del rows[group.num_examples:]
-      elif arrays:
-        rows += [[*(array[position] for array in arrays), self._batch_start + position]
-                 for position in self._positions_in_next_batch(indices)
-                 if position < len(arrays[0])]
     self._batch_start += self._batch_size
 
   def _positions_in_next_batch(self, indices: np.ndarray) -> np.ndarray:
@@ -163,7 +177,7 @@ class SampleCollector:
     samples = EvaluationSamples([], [], [])
     for group, rows in zip(self._groups, self._rows):
       if group.output_name is None:
-        (samples.images if group.min_confidence is None else samples.mistakes).extend(
+        (samples.mistakes if group.are_mistakes else samples.images).extend(
             ImageSample(image, int(class_index), probabilities, self._identify(int(index)))
             for image, class_index, probabilities, index in rows
             if image.shape[-1] in (1, 3))  # The number of channels may be unknown in the graph.

@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import BinarySplit, IdxSplit, ImageShape, idx
-from estimator_train.data.arrays import InMemorySource, gather_batches
+from estimator_train.data.arrays import InMemorySource, ReadExamples, gather_batches
 from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import (
   BatchSettings,
   OrderSettings,
   PixelSettings,
+  make_ordered_chunks,
   without_autograph,
 )
 from estimator_train.data.source import FilePath, InputFn
@@ -84,22 +85,36 @@ class IdxSource(InMemorySource):
       return lambda: augment_and_prefetch(self._decode_batches(
           self._make_shuffled_dataset(order, pixels).batch(batch.size), pixels, batch),
                                           order, pixels, batch)
-    num_examples = idx.count_examples(self.split)
-    # A thread reads the files into arrays while the graph is built. No variable refers to the
-    # executor, because the thread of a garbage-collected executor ends after its last task.
+    num_examples, read_examples = idx.count_examples(self.split), self._start_reading()
+    return lambda: augment_and_prefetch(gather_batches(
+        order.make_index_chunks(num_examples, batch.size, self.is_sequential), read_examples,
+        np.uint8, pixels.image_shape, batch), order, pixels, batch)
+
+  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
+    if self.default_cache == 'none':
+      return lambda: batch.prefetch_batches(self._decode_batches(
+          self._make_undecoded_dataset(pixels.image_shape).batch(batch.size), pixels, batch))
+    # Each evaluation of a run reads the examples, and decompressing them would slow down the model.
+    num_examples, read_examples = idx.count_examples(self.split), self._start_reading()
+    return lambda: batch.prefetch_batches(gather_batches(
+        make_ordered_chunks(num_examples, batch.size), read_examples, np.uint8, pixels.image_shape,
+        batch))
+
+  def _start_reading(self) -> ReadExamples:
+    """Starts reading the files into arrays in a thread, while the graph is built.
+
+    Returns:
+      A function that waits for the arrays, and returns the examples at some indices.
+    """
+    # No variable refers to the executor, because the thread of a garbage-collected executor ends
+    # after its last task.
     future = futures.ThreadPoolExecutor(1).submit(self.load_arrays)
 
     def read_examples(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
       images, class_indices = future.result()
       return images[indices], class_indices[indices]
 
-    return lambda: augment_and_prefetch(gather_batches(
-        order.make_index_chunks(num_examples, batch.size, self.is_sequential), read_examples,
-        np.uint8, pixels.image_shape, batch), order, pixels, batch)
-
-  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
-    return lambda: batch.prefetch_batches(self._decode_batches(
-        self._make_undecoded_dataset(pixels.image_shape).batch(batch.size), pixels, batch))
+    return read_examples
 
   @property
   def default_cache(self) -> str:

@@ -268,6 +268,21 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
     assert rest.files_fingerprint() != source.files_fingerprint()
 
 
+def test_evaluations_read_small_idx_files_once(make, tmp_path, monkeypatch):
+  source = make('idx_files')
+  input_fn = source.make_eval_input_fn(*PLAN.evaluation)
+  expected, _ = batches(input_fn)
+  monkeypatch.setattr('estimator_train.data.source.MAX_AUTO_CACHED_BYTES', 0)
+  streamed, _ = batches(source.make_eval_input_fn(*PLAN.evaluation))
+  for path in (tmp_path / 'data').iterdir():
+    path.unlink()
+  again, _ = batches(input_fn)
+  for found in (streamed, again):
+    for batch, expected_batch in zip(found, expected):
+      assert all(map(np.array_equal, batch, expected_batch))
+    assert len(found) == len(expected)
+
+
 @pytest.mark.parametrize('kind', FINITE)
 def test_keys_of_the_content(make, kind):
   """A cache's key changes with a file; workers compare digests, whatever their folders."""

@@ -1,6 +1,6 @@
 """How costs grow with sizes: each is measured at three sizes or more, on a log-log line.
 
-  python tests/benchmarks/growth.py [NAME...] [--repetitions=3] [--quick]
+  python tests/benchmarks/growth.py [NAME...] [--repetitions=3] [--max_size=N] [--quick]
 
 NAME is one of SUBJECTS, all when there is none. A run is a process of its own and starts anew; the
 sizes of a subject run in turn. The slope of the line through the medians is the power of the size
@@ -28,7 +28,8 @@ import numpy as np
 
 DEADLINE_SECS = 1800
 FIRST_STEP, STEP, PEAK, IMAGE = ('s to the first step', 's a step', 'MB at most', 's an image')
-EPOCH, EVALUATION, REPORT, PAGE = ('s an epoch', 's an evaluation', 's for the report', 'MB of page')
+EPOCH, EVALUATION, REPORT, PAGE = (
+    's an epoch', 's an evaluation', 's for the report', 'MB of page')
 CONNECTION, CHIEF, STOP, LOSS = (
     's to connect', "MB of the chief's", 's until all stop', 's until a loss is known')
 # The folder that an own data set of these runs reads.
@@ -68,6 +69,7 @@ def main() -> None:
   parser = common.Parser(__doc__)
   parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(SUBJECTS))
   parser.add_count('--repetitions', 3, 'runs at each size')
+  parser.add_count('--max_size', 10 ** 9, 'leave out greater sizes')
   parser.add_argument('--quick', action='store_true', help='one run at tiny sizes')
   args = parser.parse_args()
   unknown = [name for name in args.names if name not in SUBJECTS]
@@ -77,16 +79,17 @@ def main() -> None:
   machine = common.machine()
   common.warm_up(DEADLINE_SECS)
   found = [line for name in args.names or list(SUBJECTS)
-           for line in _lines(name, 1 if args.quick else args.repetitions, args.quick)]
+           for line in _lines(name, args)]
   _report(machine, args, found)
   if not args.quick and not all(line['reached'] for line in found):
     sys.exit(1)
 
 
-def _lines(name: str, repetitions: int, quick: bool) -> List[Dict[str, Any]]:
+def _lines(name: str, args: Any) -> List[Dict[str, Any]]:
   """Measures a subject; returns a line of each figure."""
-  subject = SUBJECTS[name]
-  sizes = subject.tiny if quick else subject.sizes
+  subject, repetitions = SUBJECTS[name], 1 if args.quick else args.repetitions
+  sizes = subject.tiny if args.quick else [
+      size for size in subject.sizes if size <= args.max_size]
   values: Dict[str, Dict[int, List[float]]] = {}
   for number in range(1, repetitions + 1):
     for size in sizes:

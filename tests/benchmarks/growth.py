@@ -379,7 +379,7 @@ SUBJECTS: Dict[str, Subject] = {
                           {FIRST_STEP: LINEAR, STEP: LINEAR, PEAK: LINEAR}),
     'steps': Subject('steps', (1000, 10000, 100000), (20, 40, 80), _steps,
                      {STEP: FLAT, REPORT: LINEAR, PEAK: FLAT}),
-    'evaluations': Subject('evaluations of a run', (10, 100, 500), (2, 3, 4), _evaluations,
+    'evaluations': Subject('evaluations of a run', (10, 100, 1000), (2, 3, 4), _evaluations,
                            {EVALUATION: FLAT, REPORT: LINEAR, PEAK: FLAT}),
     'resumes': Subject('resumes of a run', (10, 100, 1000), (2, 3, 4), _resumes,
                        {REPORT: LINEAR, PEAK: LINEAR, PAGE: FLAT}),

@@ -174,16 +174,21 @@ def _read_event_files(folder: str) -> List[List[_Point]]:
   their steps: a run resumes at a step that an earlier run has reached. Files without points are
   omitted.
   """
-  unordered = list(filter(None, (storage.load_or_warn(path, _read_points, _CONSEQUENCE_OF_DAMAGE)
-                                 for path in _find_paths(folder, _EVENT_FILES))))
+  # The step after which each file may follow, with its points. A run logs only some steps, so the
+  # next run may begin a few steps after the last logged step.
+  unordered = [
+      (points[0].step - max([1, *(later.step - point.step
+                                  for point, later in zip(points, points[1:]))]), points)
+      for points in (storage.load_or_warn(path, _read_points, _CONSEQUENCE_OF_DAMAGE)
+                     for path in _find_paths(folder, _EVENT_FILES)) if points]
   ordered: List[List[_Point]] = []
   last_step = -math.inf  # The first run begins at the lowest step.
   while unordered:
-    # A run logs only some steps, so the next run may begin a few steps after the last logged step.
-    candidates = [points for points in unordered if points[0].step <= last_step + max(
-        [1, *(later.step - point.step for point, later in zip(points, points[1:]))])]
-    points = candidates[0] if candidates else min(unordered, key=lambda points: points[0].step)
-    unordered.remove(points)
+    index = next((index for index, (previous_step, _) in enumerate(unordered)
+                  if previous_step <= last_step), None)
+    if index is None:
+      index = min(range(len(unordered)), key=lambda index: unordered[index][1][0].step)
+    _, points = unordered.pop(index)
     ordered.append(points)
     last_step = max(last_step, *(point.step for point in points))
   return ordered

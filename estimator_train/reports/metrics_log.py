@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import re
 import time
 from typing import Any, Callable, Dict, Iterator, Tuple
 
@@ -12,6 +13,8 @@ from estimator_train.system import json_values, storage
 
 METRICS_FILE = 'metrics.jsonl'
 _LINE = json_values.fields({'global_step': json_values.integer()})
+_STEP_IN_LINE = re.compile(br'"global_step": (\d+)[,}]')
+_FIRST_TAIL_BYTES = 1 << 13
 _LOG = logging.getLogger('estimator_train')
 
 
@@ -30,7 +33,7 @@ def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> Non
   path = os.path.join(model_dir, METRICS_FILE)
   try:
     storage.check_guards(path)
-    if kind == 'evaluation':
+    if kind == 'evaluation' and _has_evaluation(path, step):
       _remove_lines(path, lambda other: (other.get('kind'), other['global_step']) == (kind, step))
     with open(path, 'a+b') as file:
       if os.path.getsize(path):  # After a full disk, the last line may be incomplete.
@@ -47,6 +50,22 @@ def remove_steps_after(model_dir: str, step: int) -> None:
   """Removes the lines of later steps, because a resumed run repeats these steps."""
   path = os.path.join(model_dir, METRICS_FILE)
   _remove_lines(path, lambda metrics: metrics['global_step'] > step)
+
+
+def _has_evaluation(path: str, step: int) -> bool:
+  """Returns whether a line of an evaluation at a step follows the last line of an earlier step.
+
+  The function reads only the end of the file. Otherwise, the total time of the evaluations of a run
+  would grow with the square of their number.
+  """
+  if not os.path.isfile(path):
+    return False
+  tail, num_bytes, size = b'', _FIRST_TAIL_BYTES, os.path.getsize(path)
+  with open(path, 'rb') as file:
+    while len(tail) < size and not any(int(found) < step for found in _STEP_IN_LINE.findall(tail)):
+      file.seek(max(size - num_bytes, 0))
+      tail, num_bytes = file.read(size), 2 * num_bytes
+  return b'{"kind": "evaluation", "global_step": %d,' % step in tail
 
 
 def _remove_lines(path: str, is_obsolete: Callable[[Dict[str, Any]], bool]) -> None:

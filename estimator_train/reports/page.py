@@ -4,9 +4,10 @@ import base64
 import functools
 import glob
 import logging
+import math
 import os
 import struct
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.reports import (
   REPORT_FOLDER,
@@ -34,6 +35,8 @@ _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
 _UNKNOWN_EXAMPLE = (None, None)
+# The legend of more runs would not fit above a chart, and nobody could distinguish their lines.
+_MAX_RUNS_IN_CHARTS = 12
 
 
 class PageData(NamedTuple):
@@ -119,9 +122,21 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[ComparisonRow],
 
   data = dict.fromkeys(filter(None, (page_content.describe_data(
       run.data.flags, run.data.throughput.get('dataset')) for run in runs)))
+  shown = _select_runs_for_charts(runs)
   return _render_page(output_dir, 'comparison.html', charts.draw_comparison_charts(
-      [run.name for run in runs], [run.rates for run in runs],
-      [run.data.curves for run in runs]), runs=runs, rows=rows, data=list(data))
+      [run.name for run in shown], [run.rates for run in shown],
+      [run.data.curves for run in shown]), runs=runs, rows=rows, data=list(data),
+                      num_runs_in_charts=len(shown))
+
+
+def _select_runs_for_charts(runs: Sequence[ComparedRun]) -> List[ComparedRun]:
+  """Returns the runs with the highest accuracies and, if these are equal, the lowest losses."""
+  def compute_rank(index: int) -> Tuple[float, float]:
+    accuracy, loss = map(runs[index].data.evaluation.get, ('accuracy', 'average_loss'))
+    return (math.inf if accuracy is None else -accuracy, math.inf if loss is None else loss)
+
+  best = sorted(range(len(runs)), key=compute_rank)[:_MAX_RUNS_IN_CHARTS]
+  return [runs[index] for index in sorted(best)]
 
 
 def write_page(model_dir: str, data: Optional[PageData] = None,

@@ -1,6 +1,6 @@
 """How costs grow with sizes: each is measured at three sizes or more, on a log-log line.
 
-  python tests/benchmarks/growth.py [NAME...] [--repetitions=3] [--quick]
+  python tests/benchmarks/growth.py [NAME...] [--repetitions=3] [--max_size=N] [--quick]
 
 NAME is one of SUBJECTS, all when there is none. A run is a process of its own and starts anew; the
 sizes of a subject run in turn. The slope of the line through the medians is the power of the size
@@ -15,6 +15,7 @@ import base64
 import gzip
 import json
 import os
+import shutil
 import statistics
 import struct
 import sys
@@ -27,7 +28,11 @@ import numpy as np
 
 DEADLINE_SECS = 1800
 FIRST_STEP, STEP, PEAK, IMAGE = ('s to the first step', 's a step', 'MB at most', 's an image')
-# What an own data set of these runs reads.
+EPOCH, EVALUATION, REPORT, PAGE = (
+    's an epoch', 's an evaluation', 's for the report', 'MB of page')
+CONNECTION, CHIEF, STOP, LOSS = (
+    's to connect', "MB of the chief's", 's until all stop', 's until a loss is known')
+# The folder that an own data set of these runs reads.
 FOLDER_VARIABLE = 'ESTIMATOR_TRAIN_GROWTH_FOLDER'
 # A cost that is flat, one that is so but for a little of each, and one that is linear, with room
 # for noise: more of it between neighbours.
@@ -36,7 +41,6 @@ _NEIGHBOURS = .15
 
 
 LABELS = ('CNV', 'DME', 'DRUSEN', 'NORMAL')
-NUM_PARTS = 8
 
 # Grey, 8x8.
 _JPEG = base64.b64decode(
@@ -65,6 +69,7 @@ def main() -> None:
   parser = common.Parser(__doc__)
   parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(SUBJECTS))
   parser.add_count('--repetitions', 3, 'runs at each size')
+  parser.add_count('--max_size', 10 ** 9, 'leave out greater sizes')
   parser.add_argument('--quick', action='store_true', help='one run at tiny sizes')
   args = parser.parse_args()
   unknown = [name for name in args.names if name not in SUBJECTS]
@@ -74,16 +79,17 @@ def main() -> None:
   machine = common.machine()
   common.warm_up(DEADLINE_SECS)
   found = [line for name in args.names or list(SUBJECTS)
-           for line in _lines(name, 1 if args.quick else args.repetitions, args.quick)]
+           for line in _lines(name, args)]
   _report(machine, args, found)
   if not args.quick and not all(line['reached'] for line in found):
     sys.exit(1)
 
 
-def _lines(name: str, repetitions: int, quick: bool) -> List[Dict[str, Any]]:
+def _lines(name: str, args: Any) -> List[Dict[str, Any]]:
   """Measures a subject; returns a line of each figure."""
-  subject = SUBJECTS[name]
-  sizes = subject.tiny if quick else subject.sizes
+  subject, repetitions = SUBJECTS[name], 1 if args.quick else args.repetitions
+  sizes = subject.tiny if args.quick else [
+      size for size in subject.sizes if size <= args.max_size]
   values: Dict[str, Dict[int, List[float]]] = {}
   for number in range(1, repetitions + 1):
     for size in sizes:
@@ -125,14 +131,31 @@ def _report(machine: Dict[str, Any], args: Any, lines: Sequence[Dict[str, Any]])
 
 def _train(flags: Sequence[str], folder: str = '') -> Dict[str, float]:
   """Trains by these flags; returns seconds to the first step and of a step, and the peak."""
+  return _figures(_run(['--mode=train', '--report_page=false', *flags], folder))
+
+
+def _run(flags: Sequence[str], folder: str) -> common.PackageRun:
   here = Path(__file__).resolve().parent
-  run = common.run_package(
-      ['--mode=train', '--report_page=false', '--log_every_steps=1000000', '--num_gpus=0']
-      + list(flags), DEADLINE_SECS, variables={
-          'PYTHONPATH': os.pathsep.join(map(str, [common.ROOT, here.parent, here])),
-          FOLDER_VARIABLE: folder})
+  with tempfile.TemporaryDirectory(prefix='benchmark-') as cache:
+    return common.run_package(['--num_gpus=0', *flags], DEADLINE_SECS, variables={
+        'PYTHONPATH': os.pathsep.join(map(str, [common.ROOT, here.parent, here])),
+        FOLDER_VARIABLE: folder, 'XDG_CACHE_HOME': cache})
+
+
+def _figures(run: common.PackageRun) -> Dict[str, float]:
   return {FIRST_STEP: run.throughput['time_to_first_step_secs'],
           STEP: run.throughput['step_secs']['p50'], PEAK: run.child.peak_bytes / 1e6}
+
+
+def _train_and_evaluate(flags: Sequence[str], folder: str = '') -> Dict[str, float]:
+  """Trains for an epoch, evaluates, and reports; returns the seconds of each, and the peak."""
+  run = _run(['--mode=train_and_evaluate', '--model=own_models:two_layers', '--train_epochs=1',
+              '--batch_size=100', *flags], folder)
+  figures = _figures(run)
+  trained, evaluated, reported = map(
+      run.child.secs_until, ('epoch 1/1', 'evaluation: ', 'finished at step'))
+  return {FIRST_STEP: figures[FIRST_STEP], EPOCH: trained - figures[FIRST_STEP],
+          EVALUATION: evaluated - trained, REPORT: reported - evaluated, PEAK: figures[PEAK]}
 
 
 def _only(figures: Dict[str, float], *names: str) -> Dict[str, float]:
@@ -141,47 +164,49 @@ def _only(figures: Dict[str, float], *names: str) -> Dict[str, float]:
 
 def _examples(size: int, folder: str) -> Dict[str, float]:
   rows = np.random.RandomState(0).randint(0, 256, (1000, 28 * 28), np.uint8)
-  for split, count in (('train', size), ('test', 100)):
-    with gzip.open(os.path.join(folder, split + '-images.gz'), 'wb', 1) as file:
-      file.write(struct.pack('>IIII', 0x803, count, 28, 28))
-      for _ in range(count // len(rows)):
-        file.write(rows.tobytes())
-      file.write(rows[:count % len(rows)].tobytes())
-    with gzip.open(os.path.join(folder, split + '-labels.gz'), 'wb', 1) as file:
-      file.write(struct.pack('>II', 0x801, count) + bytes(number % 10 for number in range(count)))
-  return _only(_train(['--dataset=growth:idx_files', '--model=own_models:two_layers',
-                       '--batch_size=32', '--train_steps=20'], folder), FIRST_STEP, PEAK)
+  with gzip.open(os.path.join(folder, 'images.gz'), 'wb', 1) as file:
+    file.write(struct.pack('>IIII', 0x803, size, 28, 28))
+    for _ in range(size // len(rows)):
+      file.write(rows.tobytes())
+    file.write(rows[:size % len(rows)].tobytes())
+  with gzip.open(os.path.join(folder, 'labels.gz'), 'wb', 1) as file:
+    file.write(struct.pack('>II', 0x801, size) + bytes(number % 10 for number in range(size)))
+  return _train_and_evaluate(['--dataset=growth:idx_files'], folder)
 
 
 def idx_files() -> Any:
   """The data set of `_examples`, for `--dataset`."""
   from estimator_train import DataSet, IdxSplit
-  train, test = (IdxSplit(*[os.path.join(os.environ[FOLDER_VARIABLE], split + '-' + name + '.gz')
-                            for name in ('images', 'labels')]) for split in ('train', 'test'))
-  return DataSet('grown', tuple('0123456789'), (28, 28, 1), train, test)
+  split = IdxSplit(*[os.path.join(os.environ[FOLDER_VARIABLE], name + '.gz')
+                     for name in ('images', 'labels')])
+  return DataSet('grown', tuple('0123456789'), (28, 28, 1), split, split)
 
 
 def _files(size: int, folder: str) -> Dict[str, float]:
-  _make_names(folder, size)
-  return _only(_train(['--dataset=image_folder', '--model=own_models:two_layers',
-                       '--image_size=8,8', '--batch_size=32', '--train_steps=20',
-                       '--train_pattern=' + os.path.join(folder, '**', '*.jpeg'),
-                       '--eval_pattern=' + os.path.join(folder, 'part-00', '*', '*.jpeg')]),
-               FIRST_STEP, PEAK)
+  _make_names(folder, size, LABELS)
+  return _train_on_folder(folder)
 
 
-def _make_names(root: str, count: int) -> None:
-  """Makes ROOT/part-N/LABEL/NAME, about 70 characters in a temporary folder of the system's."""
+def _class_folders(size: int, folder: str) -> Dict[str, float]:
+  _make_names(folder, max(20000, size), ['class-{:05d}'.format(index) for index in range(size)])
+  return _train_on_folder(folder)
+
+
+def _train_on_folder(folder: str) -> Dict[str, float]:
+  pattern = os.path.join(folder, '**', '*.jpeg')
+  return _train_and_evaluate(['--dataset=image_folder', '--image_size=8,8',
+                              '--train_pattern=' + pattern, '--eval_pattern=' + pattern])
+
+
+def _make_names(root: str, count: int, labels: Sequence[str]) -> None:
+  """Makes ROOT/LABEL/NAME, about 70 characters in a temporary folder of the system's."""
   source: Optional[str] = None
   number = 0
-  folders = [os.path.join(root, 'part-{:02d}'.format(part), label)
-             for part in range(NUM_PARTS) for label in LABELS]
-  for index, folder in enumerate(folders, 1):
-    os.makedirs(folder)
-    label = os.path.basename(folder)
-    while number < count * index // len(folders):
+  for index, label in enumerate(labels, 1):
+    os.makedirs(os.path.join(root, label))
+    while number < count * index // len(labels):
       name = '{}-{:09d}-{:06d}-{:02d}.jpeg'.format(label, number, number // 100, number % 100)
-      source = _link(source, os.path.join(folder, name))
+      source = _link(source, os.path.join(root, label, name))
       number += 1
 
 
@@ -196,6 +221,31 @@ def _link(source: Optional[str], path: str) -> str:
   with open(path, 'wb') as file:
     file.write(_JPEG)
   return path
+
+
+def _records(size: int, folder: str) -> Dict[str, float]:
+  image = os.path.join(folder, 'image.jpeg')
+  _link(None, image)
+  common.run_python(['-c', _MAKE_RECORDS, folder, str(size), image], DEADLINE_SECS)
+  pattern = os.path.join(folder, '*.tfrecord')
+  return _train_and_evaluate([
+      '--dataset=tfrecord', '--image_size=8,8', '--labels=' + ','.join(LABELS),
+      '--train_pattern=' + pattern, '--eval_pattern=' + pattern])
+
+
+_MAKE_RECORDS = '''
+import os, sys
+import tensorflow.compat.v1 as tf
+folder, size, image = sys.argv[1], int(sys.argv[2]), open(sys.argv[3], 'rb').read()
+examples = [tf.train.Example(features=tf.train.Features(feature={
+    'image/encoded': tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+    'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
+})).SerializeToString() for label in range(4)]
+for part in range(8):
+  with tf.io.TFRecordWriter(os.path.join(folder, '{}.tfrecord'.format(part))) as writer:
+    for number in range(size * part // 8, size * (part + 1) // 8):
+      writer.write(examples[number % 4])
+'''
 
 
 def _source_size(size: int, folder: str) -> Dict[str, float]:
@@ -238,9 +288,71 @@ def _batch_size(size: int, unused_folder: str) -> Dict[str, float]:
 
 
 def _steps(size: int, unused_folder: str) -> Dict[str, float]:
-  return _only(_train(['--dataset=fashion_mnist_sample', '--model=own_models:two_layers',
-                       '--batch_size=32', '--save_checkpoints_steps=1000',
-                       '--train_steps={}'.format(size)]), STEP, PEAK)
+  run = _run(['--mode=train', '--dataset=fashion_mnist_sample', '--model=own_models:two_layers',
+              '--batch_size=32', '--save_checkpoints_steps=1000',
+              '--train_steps={}'.format(size)], '')
+  return {**_only(_figures(run), STEP, PEAK), REPORT: _secs_after(run, size)}
+
+
+def _evaluations(size: int, unused_folder: str) -> Dict[str, float]:
+  run = _run(['--mode=train_and_evaluate', '--dataset=own_models:tiny_images', '--batch_size=20',
+              '--model=own_models:two_layers', '--eval_every_steps=2', '--log_every_steps=1',
+              '--train_steps={}'.format(2 * size + 1)], '')
+  pauses = run.throughput['pauses']['evaluation']
+  return {EVALUATION: pauses['secs'] / pauses['count'], REPORT: _secs_after(run, 2 * size + 1),
+          PEAK: run.child.peak_bytes / 1e6}
+
+
+def _secs_after(run: common.PackageRun, last_step: int) -> float:
+  seconds = run.child.secs_until
+  return seconds('finished at step') - seconds('step {0}/{0} '.format(last_step))
+
+
+def _runs(size: int, folder: str) -> Dict[str, float]:
+  """Compares copies of a run."""
+  first = os.path.join(folder, 'run-0')
+  common.run_python([
+      '-m', 'estimator_train', '--mode=train_and_evaluate', '--dataset=fashion_mnist_sample',
+      '--model=mnist_dense', '--batch_size=6', '--train_epochs=1', '--log_every_steps=1',
+      '--num_gpus=0', '--model_dir=' + first], DEADLINE_SECS)
+  folders = [os.path.join(folder, 'run-{}'.format(number)) for number in range(size)]
+  for copy in folders[1:]:
+    shutil.copytree(first, copy)
+  return _report_on(folders, os.path.join(folder, 'comparison'))
+
+
+def _resumes(size: int, folder: str) -> Dict[str, float]:
+  """Reports on a run that has resumed after each 100 steps."""
+  common.run_python(['-c', _MAKE_EVENTS, folder, str(size)], DEADLINE_SECS)
+  return _report_on([folder], folder)
+
+
+_MAKE_EVENTS = '''
+import os, sys
+import tensorflow.compat.v1 as tf
+folder, size = sys.argv[1], int(sys.argv[2])
+for number in range(size):
+  writer = tf.summary.FileWriter(folder, filename_suffix='.{:06d}'.format(number))
+  for step in range(100 * number + 1, 100 * number + 101):
+    writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag='loss', simple_value=1.)]), step)
+  writer.close()
+'''
+
+
+def _report_on(runs: Sequence[str], model_dir: str) -> Dict[str, float]:
+  child = common.run_python(['-m', 'estimator_train', '--mode=report', '--runs=' + ','.join(runs),
+                             '--model_dir=' + model_dir], DEADLINE_SECS)
+  page = os.path.join(model_dir, 'report', 'index.html')
+  return {REPORT: child.secs_until('wrote the page'), PEAK: child.peak_bytes / 1e6,
+          PAGE: os.path.getsize(page) / 1e6}
+
+
+def _tasks(size: int, unused_folder: str) -> Dict[str, float]:
+  import control_plane
+  stopped, lost = (control_plane.measure(size, is_lost) for is_lost in (False, True))
+  # Shorter times depend on when a task looks for messages.
+  return {CONNECTION: max(stopped['connect_secs'], .5), CHIEF: max(stopped['chief_mb'], 1.),
+          STOP: max(stopped['stop_secs'], .2), LOSS: max(lost['lost_secs'], .1)}
 
 
 def _replicas(size: int, unused_folder: str) -> Dict[str, float]:
@@ -248,12 +360,16 @@ def _replicas(size: int, unused_folder: str) -> Dict[str, float]:
                  '--batch_size=256', '--num_cpu_replicas={}'.format(size), '--train_steps=40'])
 
 
+PARTS = dict.fromkeys((FIRST_STEP, EPOCH, EVALUATION, REPORT, PEAK), LINEAR)
 SUBJECTS: Dict[str, Subject] = {
     # The first three are cached in memory, the last one is streamed.
-    'examples': Subject('examples in two gzipped files', (6000, 60000, 300000, 600000),
-                        (60, 120, 240), _examples, {FIRST_STEP: LINEAR, PEAK: LINEAR}),
-    'files': Subject('image files', (10000, 100000, 1000000), (64, 128, 256), _files,
-                     {FIRST_STEP: LINEAR, PEAK: LINEAR}),
+    'examples': Subject('examples in two gzipped files', (1000, 10000, 100000, 1000000),
+                        (200, 400, 800), _examples, PARTS),
+    'files': Subject('image files', (1000, 10000, 100000, 1000000), (200, 400, 800), _files, PARTS),
+    'records': Subject('records in TFRecord files', (1000, 10000, 100000, 1000000),
+                       (200, 400, 800), _records, PARTS),
+    'classes': Subject('folders of classes, 20,000 images', (2, 10, 100, 1000, 10000),
+                       (2, 3, 4), _class_folders, PARTS),
     'source_size': Subject('side of the image files, pixels', (128, 256, 512, 1024), (16, 32, 64),
                            _source_size, {IMAGE: 2 * LINEAR}),
     'image_size': Subject('side of the images trained on, pixels', (32, 64, 128, 256),
@@ -261,7 +377,16 @@ SUBJECTS: Dict[str, Subject] = {
                           {FIRST_STEP: 2 * LINEAR, STEP: 2 * LINEAR, PEAK: 2 * LINEAR}),
     'batch_size': Subject('batch size', (16, 64, 256, 1024), (2, 4, 8), _batch_size,
                           {FIRST_STEP: LINEAR, STEP: LINEAR, PEAK: LINEAR}),
-    'steps': Subject('steps', (1000, 4000, 16000), (20, 40, 80), _steps, {STEP: FLAT, PEAK: FLAT}),
+    'steps': Subject('steps', (1000, 10000, 100000), (20, 40, 80), _steps,
+                     {STEP: FLAT, REPORT: LINEAR, PEAK: FLAT}),
+    'evaluations': Subject('evaluations of a run', (10, 100, 1000), (2, 3, 4), _evaluations,
+                           {EVALUATION: FLAT, REPORT: LINEAR, PEAK: FLAT}),
+    'resumes': Subject('resumes of a run', (10, 100, 1000), (2, 3, 4), _resumes,
+                       {REPORT: LINEAR, PEAK: LINEAR, PAGE: FLAT}),
+    'runs': Subject('compared runs', (2, 10, 100), (2, 3, 4), _runs,
+                    {REPORT: LINEAR, PEAK: LINEAR, PAGE: LINEAR}),
+    'tasks': Subject('tasks, without TensorFlow', (2, 4, 8, 16, 32, 64), (2, 3, 4), _tasks,
+                     dict.fromkeys((CONNECTION, CHIEF, STOP, LOSS), LINEAR)),
     'replicas': Subject('CPU replicas, one global batch', (1, 2, 4, 8, 16), (1, 2), _replicas,
                         {FIRST_STEP: LINEAR, STEP: NEARLY_FLAT, PEAK: NEARLY_FLAT}),
 }

@@ -179,6 +179,17 @@ def test_from_python(predict, finished_run, write_images, tmp_path):
     estimator_train.predict(settings.evolve(input='/nothing/*'))
 
 
+def test_only_the_largest_of_many_outputs_are_sorted(monkeypatch):
+  outputs = np.random.RandomState(0).randint(0, 3000, 10000).astype(np.float32)
+  expected = sorted(range(10000), key=lambda index: -outputs[index])[:5]  # A stable sort.
+  argsort, sorted_lengths = np.argsort, []
+  monkeypatch.setattr(np, 'argsort', lambda values, **options: (
+      sorted_lengths.append(len(values)) or argsort(values, **options)))
+  prediction = predictions.make_class_prediction({}, outputs, list(map(str, range(10000))))
+  assert [each['label'] for each in prediction['top']] == list(map(str, expected))
+  assert max(sorted_lengths) < 20
+
+
 def test_predictions_of_outputs(tmp_path):
   """Logits, ties, numbers that are not finite, any shape, texts, and names of other keys."""
   def predicted(*outputs):

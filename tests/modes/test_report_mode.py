@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 from unittest import mock
@@ -129,6 +130,21 @@ def test_the_table_marks_the_best_and_has_each_flag_once():
       '--batch_size': (['10', '20', '20'], [False] * 3),
       'examples/sec': (['100', '150 (1.50×)', '50 (0.500×)'], [False, True, False]),
       'step, median': (['500\u00a0ms'] * 3, [False] * 3), 'model': (['m'] * 3, [False] * 3)}
+
+
+def test_the_charts_show_the_best_of_many_runs(tmp_path):
+  empty = page.PageData(*[{} for _ in page.PageData._fields])
+  runs = [page.ComparedRun('run {}'.format(number), 'folder', empty._replace(
+      throughput={'steps_per_sec': 1.}, curves={'train_loss': [(1, 2.), (2, 1.)]},
+      evaluation={} if number == 0 else {'accuracy': number // 2 / 50, 'average_loss': 2. - number}
+  )) for number in range(100)]
+  text = pathlib.Path(page.write_comparison(runs, report_mode._make_table(runs), str(tmp_path))
+                      ).read_text(encoding='utf-8')
+  assert 'The 12 of 100 runs with the highest accuracy' in text and '<li>run 5: ' in text
+  for numbers, chart in ((range(88, 100), 'Line chart of the loss: '),
+                         (range(88, 100), 'Bar chart of the rates: ')):
+    assert re.findall(r'run (\d+)', re.search(chart + '.*?"', text).group()) == [
+        str(number) for number in numbers]
 
 
 def test_wrong_runs(run_program, keras_run, finished_run, tmp_path):

@@ -63,6 +63,23 @@ def test_runs_are_ordered_by_their_steps_where_the_clock_is_wrong(tmp_path):
     assert [step for step, _ in found] == list(expected), name
 
 
+def test_ordering_many_event_files_reads_each_of_them_a_few_times(tmp_path, monkeypatch):
+  class CountedPoints(list):
+    num_iterations = 0
+
+    def __iter__(self):
+      CountedPoints.num_iterations += 1
+      return super().__iter__()
+
+  for number in range(200):
+    write(tmp_path, number, *[('loss', 3 * number + step, 1.) for step in range(1, 4)])
+  read_points = learning_curves._read_points
+  monkeypatch.setattr(learning_curves, '_read_points',
+                      lambda file: CountedPoints(read_points(file)))
+  assert len(learning_curves.read_learning_curves(str(tmp_path))['train_loss']) == 600
+  assert CountedPoints.num_iterations <= 5 * 200
+
+
 def test_each_flipped_bit_of_an_event_file_is_reported(tmp_path, caplog):
   path = write(tmp_path, 1, *[('loss', step, 1. / step) for step in range(1, 5)])
   good, curves = path.read_bytes(), learning_curves.read_learning_curves(str(tmp_path))

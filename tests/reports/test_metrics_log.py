@@ -29,6 +29,20 @@ def test_lines_of_repeated_steps_and_incomplete_lines_are_removed(tmp_path, capl
   assert 'a line of {} could not be written'.format(path) in caplog.text
 
 
+def test_the_lines_of_many_evaluations_are_not_read_again(tmp_path, monkeypatch):
+  for step in range(1, 1001):
+    metrics_log.append(str(tmp_path), 'train', step, {'loss': .5})
+    if step == 500:  # The evaluation is behind the training by more lines than are read at first.
+      metrics_log.append(str(tmp_path), 'evaluation', 500, {'accuracy': .1})
+  path = tmp_path / 'metrics.jsonl'
+  metrics_log.append(str(tmp_path), 'evaluation', 500, {'accuracy': .2})
+  assert path.read_text().count('"accuracy"') == 1 and '0.2' in path.read_text().splitlines()[-1]
+  monkeypatch.delattr(metrics_log, '_read_complete_lines')
+  for step in range(1000, 1003):
+    metrics_log.append(str(tmp_path), 'evaluation', step, {'accuracy': .3})
+  assert len(path.read_text().splitlines()) == 1004
+
+
 def test_a_long_curve_has_means_over_equal_intervals():
   curve = learning_curves.LossCurve()
   for step, loss in [(1, 10), (2, 20), (1, 1), (2, float('inf'))]:

@@ -15,7 +15,7 @@ import numpy as np
 from estimator_train.data import bad_images, decoding
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.opening import make_image_sources
-from estimator_train.errors import BadExample
+from estimator_train.errors import BadExample, join_items
 from estimator_train.modes.audit import file_issues
 from estimator_train.modes.audit.file_issues import KINDS, FileIssue
 from estimator_train.run_dir import RunDir
@@ -193,15 +193,16 @@ def _make_duplicate_issues(same_files: Sequence[Tuple[AuditedSplit, int]]) -> It
   first_index_by_split: Dict[AuditedSplit, int] = {}
   for split, index in same_files:
     first_index_by_split.setdefault(split, index)
+  # Each of the issues has this text, which is therefore short even for thousands of classes.
   class_names = sorted({split.find_class_name(index) for split, index in same_files})
+  text = 'the same contents are in the classes ' + join_items(class_names)
   for number, (split, index) in enumerate(same_files):
     if number > 0:
       first_split, first_index = same_files[0]
       yield split.make_issue(index, 'duplicate',
                              same_contents + first_split.describe_file(first_index))
     if len(class_names) > 1:
-      yield split.make_issue(index, 'under_several_labels',
-                             'the same contents are in the classes ' + ', '.join(class_names))
+      yield split.make_issue(index, 'under_several_labels', text)
     for other_split, first_index in first_index_by_split.items():
       if other_split is not split:
         yield split.make_issue(index, 'in_train_and_eval',

@@ -70,8 +70,11 @@ def make_class_prediction(identity: Dict[str, Any], outputs: np.ndarray,
   if not np.isfinite(outputs).all():
     return dict(identity, error=_NOT_FINITE)
   probabilities = convert_to_probabilities(outputs)
-  # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
-  top_indices = np.argsort(-outputs, kind='mergesort')[:TOP_K]
+  # Only the largest outputs are sorted, because there may be many classes. Mergesort is stable:
+  # like np.argmax, it chooses the first of several equal outputs.
+  num_top = min(TOP_K, len(outputs))
+  candidates = np.flatnonzero(outputs >= np.partition(outputs, -num_top)[-num_top])
+  top_indices = candidates[np.argsort(-outputs[candidates], kind='mergesort')[:TOP_K]]
   top = [{'label': class_names[index], 'probability': float(probabilities[index])}
          for index in top_indices]
   return {**identity, **top[0], 'top': top}

@@ -88,6 +88,18 @@ def test_the_same_contents(audit, image_folders):
               (copy_in_b, 'under_several_labels', several))]
 
 
+def test_the_same_contents_in_many_classes(audit, image_folders):
+  for number in range(20):
+    folder = image_folders / 'train' / 'C{:02d}'.format(number)
+    folder.mkdir()
+    shutil.copy(str(image_folders / 'train' / 'A' / '1.jpeg'), str(folder))
+  _, written = audit()
+  assert [finding['reason'] for finding in written['findings']
+          if finding['kind'] == 'under_several_labels'] == [
+              'the same contents are in the classes A, C00, C01, C02, C03, C04, C05, C06, C07, '
+              'C08, ... (11 more)'] * 21
+
+
 def test_unreadable_files_and_odd_names(audit, image_folders, monkeypatch):
   """On terminals with and without Unicode; more files than the table shows."""
   folder = image_folders / 'train' / 'A'

@@ -132,7 +132,7 @@ def _load_h5(model: tf.keras.Model, path: str) -> None:
     raise ValueError('{}: {}'.format(type(error).__name__, error)) from error
 
 
-def _load_open_h5(model: tf.keras.Model, path: str, file: h5py.File) -> None:
+def _load_open_h5(model: tf.keras.Model, path: str, file: 'h5py.File') -> None:
   if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
     raise UserError('a weights file must not refer to other files', '--weights=' + path,
                     'give a file that contains all weights; check where this file comes from')
@@ -199,7 +199,7 @@ def _load_matching_layers(model: tf.keras.Model, initial_values: Sequence[Any], 
 
 
 def _refers_to_other_files(unused_name: str,
-                           item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
+                           item: 'Union[h5py.Group, h5py.Dataset]') -> Optional[bool]:
   """Returns True if HDF5 would read the weights of an item from another file, otherwise None.
 
   By such an item, a weights file from an untrusted source could copy a private file into the model.

@@ -12,6 +12,7 @@ from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir, default_folder, lock, resource_errors
 from estimator_train.settings import Settings
 from estimator_train.system import keras_config, progress
+from estimator_train.tf_patches import imports
 
 # The modules whose names differ from the names of their modes.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
@@ -103,7 +104,7 @@ def _import_mode(mode: str) -> Any:
   try:
     if mode in MODES_WITHOUT_TENSORFLOW:
       return importlib.import_module(name)
-    with progress.show_phase('importing TensorFlow'):
+    with progress.show_phase('importing TensorFlow'), imports.accelerate_import():
       return importlib.import_module(name)
   finally:
     getattr(gc, 'freeze', lambda: None)()  # CPython 3.6 has no gc.freeze.

@@ -7,7 +7,8 @@ A record consists of the length of the data (uint64, little-endian), the checksu
 import functools
 import os
 import struct
-import warnings
+import sys
+import types
 from typing import BinaryIO, Callable, Iterator
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
@@ -104,8 +105,8 @@ def _masked_checksum(data: bytes) -> int:
 
 @functools.lru_cache(maxsize=None)
 def _import_crc32c() -> Callable[[bytes], int]:
-  # The import takes 0.1 s.
-  with warnings.catch_warnings():  # The import of pkg_resources in this module adds a filter.
-    import google_crc32c
+  # This module imports pkg_resources, which takes 0.1 s, but has an effect only on Windows.
+  sys.modules.setdefault('google_crc32c.__config__', types.ModuleType('google_crc32c.__config__'))
+  import google_crc32c
   compute_crc32c: Callable[[bytes], int] = google_crc32c.value
   return compute_crc32c

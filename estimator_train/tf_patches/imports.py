@@ -44,12 +44,12 @@ class _DeferredModule(types.ModuleType):
     return getattr(importlib.import_module(self.__name__), name)
 
 
-def _get_argument_names_and_defaults(function: object) -> inspect.FullArgSpec:
-  """Returns inspect.getfullargspec(function), but without signature objects for most functions."""
-  if not isinstance(function, types.FunctionType) or (
-      not vars(function).keys().isdisjoint(('__signature__', '_partialmethod'))):
-    return _getfullargspec(function)
-  code = function.__code__
+def _get_argument_names_and_defaults(func: object) -> inspect.FullArgSpec:
+  """Returns inspect.getfullargspec(func), but without signature objects for most functions."""
+  if not isinstance(func, types.FunctionType) or (
+      not vars(func).keys().isdisjoint(('__signature__', '_partialmethod'))):
+    return _getfullargspec(func)
+  code = func.__code__
   num_positional = code.co_argcount
   num_named = num_positional + code.co_kwonlyargcount
   has_varargs = bool(code.co_flags & inspect.CO_VARARGS)
@@ -59,9 +59,9 @@ def _get_argument_names_and_defaults(function: object) -> inspect.FullArgSpec:
       args=list(names[:num_positional]),
       varargs=names[num_named] if has_varargs else None,
       varkw=names[num_parameters - 1] if code.co_flags & inspect.CO_VARKEYWORDS else None,
-      defaults=function.__defaults__ or None,
+      defaults=func.__defaults__ or None,
       kwonlyargs=list(names[num_positional:num_named]),
-      kwonlydefaults=function.__kwdefaults__ or None,
+      kwonlydefaults=func.__kwdefaults__ or None,
       # functools.wraps copies annotations of parameters that the wrapper does not have.
-      annotations={name: annotation for name, annotation in function.__annotations__.items()
+      annotations={name: annotation for name, annotation in func.__annotations__.items()
                    if name in names[:num_parameters] or name == 'return'})

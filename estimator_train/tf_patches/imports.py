@@ -18,9 +18,9 @@ def accelerate_import() -> Iterator[None]:
   """Makes a `with` block that imports TensorFlow take less time.
 
   Defect: tensorflow_core/python/keras/callbacks.py:55 imports requests, and
-  tensorflow_core/python/keras/saving/hdf5_format.py:39 imports h5py, with about 150 modules, even
+  tensorflow_core/python/keras/saving/hdf5_format.py:39 imports h5py, with 143 modules, even
   if nothing uses them. tensorflow_core/python/util/tf_export.py:385 and deprecation.py in the same
-  folder inspect the signatures of about 1,700 functions. Symptom: these take a sixth of the import.
+  folder inspect the signatures of about 1,700 functions. Symptom: these take a tenth of the import.
   """
   proxies = [_DeferredModule(name) for name in _DEFERRED_MODULES
              if name not in sys.modules and importlib.util.find_spec(name) is not None]

@@ -35,7 +35,11 @@ def test_images(finished_run, tmp_path):
   assert without_identity(found) == without_identity(expected)
   # An array with a channel; flags are those of the run.
   again = list(estimator_train.predict(model_dir=finished_run, input=images[:2, ..., np.newaxis]))
-  assert again == found[:2]
+  # In smaller batches, whose sums are rounded differently on some processors.
+  assert [(each.example, each.label) for each in again] == [(each.example, each.label)
+                                                            for each in found[:2]]
+  assert [each.probability for each in again] == pytest.approx(
+      [each.probability for each in found[:2]])
   # Images of other sizes are resized, and color images converted, as those in files are.
   color = np.random.RandomState(1).randint(0, 256, (40, 31, 3)).astype(np.uint8)
   paths = [tmp_path / 'a,b.png', tmp_path / 'c.png']

@@ -298,9 +298,7 @@ def _run(settings: Settings, mode: str, flags: Dict[str, Any]) -> Dict[str, Any]
   uses_tensorflow = mode not in modes.MODES_WITHOUT_TENSORFLOW
   with restore_process_state(settings.run.verbosity, uses_tensorflow=uses_tensorflow):
     rules.warn_of_flags_without_effect(mode, flags)
-    # When step_timeout_secs expires, the program ends its process. This process belongs to the
-    # caller, so the timeout is disabled.
-    return modes.run(settings.with_values_of_program(step_timeout_secs=0), process)
+    return modes.run(settings, process)
 
 
 def _single_process(flags: DeviceFlags) -> Any:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator
 
 from estimator_train.settings import proposals
-from estimator_train.system import keras_config, logs, machine, start_up
+from estimator_train.system import keras_config, logs, machine, start_up, watchdog
 
 # The environment variables that a run sets.
 _CHANGED_VARIABLES = ('TF_CONFIG', 'TF_XLA_FLAGS', logs.CPP_LEVEL_VARIABLE,
@@ -39,6 +39,7 @@ def restore_process_state(verbosity: int = 0, restores_session: bool = True,
       stack.enter_context(logs.show_log_by_default(verbosity))
       stack.enter_context(logs.name_keywords())
       stack.enter_context(proposals.name_functions())
+      stack.enter_context(watchdog.keep_process())
       if uses_tensorflow or 'tensorflow' in sys.modules:
         _prepare_tensorflow(stack, verbosity, restores_session)
       yield

@@ -25,7 +25,7 @@ from estimator_train.settings import Settings, to_texts
 from estimator_train.settings.flags import OUTPUT_FLAGS, RUNS_FOLDER
 
 _LOG = logging.getLogger('estimator_train')
-# These flags do not identify a run. The functions of the library set step_timeout_secs.
+# These flags do not identify a run.
 _UNCOMPARED_FLAGS = ('model_dir', 'step_timeout_secs', *OUTPUT_FLAGS)
 _MAX_NAME_LENGTH = 40
 

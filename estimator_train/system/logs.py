@@ -160,7 +160,8 @@ class _Formatter(logging.Formatter):
   """Marks warnings, and prints each message in one line, because its text may be untrusted.
 
   On a terminal, a line that is too long is broken between words, unless the record has the
-  attribute `is_verbatim`, as those of commands have.
+  attribute `is_verbatim`, as those of commands have. The attribute `indent` is the indentation of
+  the further lines.
   """
 
   def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (It overrides a method.)
@@ -170,7 +171,7 @@ class _Formatter(logging.Formatter):
     if columns is None or getattr(record, 'is_verbatim', False):
       return line
     return line if len(line) <= columns else '\n'.join(textwrap.wrap(
-        line, columns, subsequent_indent='  ', break_long_words=False, break_on_hyphens=False,
+        line, columns, subsequent_indent=' ' * getattr(record, 'indent', 2), break_long_words=False, break_on_hyphens=False,
         drop_whitespace=True))
 
 

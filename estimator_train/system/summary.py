@@ -10,6 +10,7 @@ from typing import Iterable, Optional, Tuple
 _LOG = logging.getLogger('estimator_train')
 # The variable in which run_train.sh states how it was called.
 COMMAND_VARIABLE = 'ESTIMATOR_TRAIN_COMMAND'
+_INDENT = 14  # Of the texts of a summary.
 _BUILD_VARIABLE = 'ESTIMATOR_TRAIN_TF'
 
 
@@ -24,8 +25,8 @@ def log_summary(title: str, rows: Iterable[Tuple[str, Optional[str]]],
   _LOG.info('%s', title)
   for name, text in [*rows, ('next', next_command)]:
     if text is not None:
-      _LOG.info('  %-11s %s', name, text, extra={
-          'is_verbatim': name == 'next' or ' ' not in text})
+      _LOG.info('  %-*s %s', _INDENT - 3, name, text, extra={
+          'is_verbatim': name == 'next' or ' ' not in text, 'indent': _INDENT})
 
 
 def program_command() -> str:

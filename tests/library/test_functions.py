@@ -51,7 +51,8 @@ def test_keywords(tmp_path, capsys):
   evaluated = estimator_train.evaluate(model_dir=run)
   assert evaluated.average_loss == trained.average_loss and evaluated.mode == 'evaluate'
   assert estimator_train.train(model_dir=run, train_steps=3).global_step == 3
-  assert '\n--batch_size=4\n' in (run / 'flags.txt').read_text()
+  flags = (run / 'flags.txt').read_text()
+  assert '\n--batch_size=4\n' in flags and '\n--step_timeout_secs=600' in flags
   exported = estimator_train.export(model_dir=run, export_dir=tmp_path, export_format='h5')
   assert exported.path.startswith(str(tmp_path)) and exported.global_step == 3
   # Keywords change settings.

@@ -53,8 +53,8 @@ def test_a_second_program_is_told_who_has_it_until_that_is_killed(run_program, t
   with subprocess.Popen([sys.executable, '-c', HOLDER, str(tmp_path)], cwd=str(ROOT),
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
     assert holder.stdout.readline()
-    for mode in ('train', 'evaluate', 'scaling'):
-      assert run_program('--model_dir', tmp_path, '--mode', mode, '--train_steps=30') == (
+    for flags in ('--mode=train --train_steps=30', '--mode=evaluate', '--mode=scaling'):
+      assert run_program('--model_dir', tmp_path, *flags.split()) == (
           2, '', 'error: another run is writing to this --model_dir: {} is locked by process {} on '
           '{} since {}: wait for that run or stop it, or give another --model_dir\n'.format(
               lock_file(tmp_path), holder.pid, socket.gethostname(), owner(tmp_path)['since']))

@@ -38,6 +38,15 @@ def test_only_a_block_without_progress_ends_the_process(ended):
   assert ended[0] == 'the export made no progress for 0 s (--step_timeout_secs)'
 
 
+def test_a_process_that_belongs_to_a_caller_is_not_ended(ended):
+  measured = []
+  with watchdog.keep_process():
+    assert not watchdog.may_end_process()
+    with watchdog.end_if_hanging('export', .01, lambda: measured.append(0)):
+      time.sleep(.1)
+  assert not ended and not measured and watchdog.may_end_process()
+
+
 def test_computing_and_transfers_are_progress(monkeypatch):
   first = watchdog.measure_work()
   wait_for(lambda: sum(range(10 ** 6)) and watchdog.measure_work()[0] > first[0])

@@ -52,7 +52,7 @@ ARG BASE_IMAGE
 ARG REVISION=
 LABEL org.opencontainers.image.title="estimator_train" \
       org.opencontainers.image.description="Trains Keras models through TensorFlow 1.15 Estimators" \
-      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.version="0.2.0" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.base.name="${BASE_IMAGE}"

@@ -251,6 +251,8 @@ def test_links_lead_somewhere():
 def test_files_with_the_version_agree():
   citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
   assert '\nversion: {}\n'.format(estimator_train.__version__) in citation
+  dockerfile = (ROOT / 'Dockerfile').read_text(encoding='utf-8')
+  assert 'image.version="{}"'.format(estimator_train.__version__) in dockerfile
   changelog = (ROOT / 'CHANGELOG.md').read_text(encoding='utf-8')
   for version in re.findall(r'^## \[(\d.*?)\]', changelog, re.MULTILINE)[:1]:
     assert version == estimator_train.__version__

@@ -7,8 +7,8 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from typing import Iterator
 
-from estimator_train.settings import proposals
-from estimator_train.system import keras_config, logs, machine, start_up, watchdog
+from estimator_train.system import keras_config, logs, machine, start_up
+from estimator_train.system.library_call import library_call
 
 # The environment variables that a run sets.
 _CHANGED_VARIABLES = ('TF_CONFIG', 'TF_XLA_FLAGS', logs.CPP_LEVEL_VARIABLE,
@@ -38,8 +38,7 @@ def restore_process_state(verbosity: int = 0, restores_session: bool = True,
     with ExitStack() as stack:
       stack.enter_context(logs.show_log_by_default(verbosity))
       stack.enter_context(logs.name_keywords())
-      stack.enter_context(proposals.name_functions())
-      stack.enter_context(watchdog.keep_process())
+      stack.enter_context(library_call())
       if uses_tensorflow or 'tensorflow' in sys.modules:
         _prepare_tensorflow(stack, verbosity, restores_session)
       yield

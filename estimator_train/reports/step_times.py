@@ -7,8 +7,8 @@ import numpy as np
 from estimator_train.reports import verdicts
 
 _MAX_OUTLIERS = 20
-# The input or the time between steps is a bottleneck if it takes this share of the step time.
-_BOTTLENECK_SHARE = 0.25
+# Waits for input that take a smaller share of the step time may be those of single batches.
+_INPUT_BOUND_SHARE = 0.25
 
 
 class Pause(NamedTuple):
@@ -175,13 +175,16 @@ def _compute_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
 def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
   """Returns the verdict, one of verdicts.TEXTS; None if unknown.
 
-  Batches are prefetched, so a step waits only if the input is slower than the model. If the wait
-  was not observed, the verdict is known only if the time between steps is the bottleneck.
+  Batches are prefetched while the model computes, so a step waits only if the input is slower than
+  the model. In contrast, the time between steps is added to the computation, so the larger one of
+  the two limits the speed.
   """
-  input_share, overhead = shares['input'] or 0., shares['between'] or 0.
-  if max(input_share, overhead) >= _BOTTLENECK_SHARE:
-    return verdicts.INPUT_BOUND if input_share >= overhead else verdicts.OVERHEAD_BOUND
-  return None if shares['input'] is None else verdicts.COMPUTE_BOUND
+  between = shares['between'] or 0.
+  if shares['input'] is None or shares['compute'] is None:
+    return verdicts.OVERHEAD_BOUND if between > .5 else None
+  if shares['input'] >= max(_INPUT_BOUND_SHARE, between):
+    return verdicts.INPUT_BOUND
+  return verdicts.OVERHEAD_BOUND if between > shares['compute'] else verdicts.COMPUTE_BOUND
 
 
 def _subtract_pauses(boundaries: np.ndarray,

@@ -19,10 +19,11 @@ class VerdictTexts(NamedTuple):
 
 TEXTS = {
     INPUT_BOUND: VerdictTexts(
-        'steps wait for input', 'Training waits for the input pipeline.',
+        'steps wait for input',
+        'The input pipeline is slower than the model, so training waits for it.',
         'the model can process {} images/sec, {} times the rate of the input ({})'),
     COMPUTE_BOUND: VerdictTexts(
         'steps wait for computation', 'Training is limited by the computation of the model.',
         'the input delivers {} images/sec, {} times the rate of the model ({})'),
     OVERHEAD_BOUND: VerdictTexts(
-        'much time passes between steps', 'Training is limited by the time between steps.')}
+        'most of the time passes between steps', 'Most of the time passes between steps.')}

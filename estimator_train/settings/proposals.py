@@ -1,10 +1,10 @@
 """Makes the commands that messages propose; from Python, the calls of the library's functions."""
 
-import contextlib
 import shlex
-from typing import Iterator, List, Sequence
+from typing import Sequence
 
 from estimator_train.settings.flag_type import all_flags
+from estimator_train.system.library_call import is_library_call
 from estimator_train.system.summary import program_command
 
 # The functions of the library, by their mode.
@@ -12,23 +12,11 @@ _FUNCTION_NAMES = {'train_and_evaluate': 'train', 'train': 'train', 'evaluate': 
                    'predict': 'predict', 'export': 'export', 'lr_finder': 'lr_find',
                    'report': 'report'}
 _IMAGES = 'IMAGES'  # Stands for the input of the user.
-# Has an item while a function of the library runs.
-_library_calls: List[None] = []
-
-
-@contextlib.contextmanager
-def name_functions() -> Iterator[None]:
-  """Makes the proposals in a `with` block calls of functions."""
-  _library_calls.append(None)
-  try:
-    yield
-  finally:
-    _library_calls.pop()
 
 
 def make_command(*arguments: str) -> str:
   """Returns a command that runs this program as the user has run it, with other arguments."""
-  if _library_calls:
+  if is_library_call():
     return _make_call(arguments)
   return ' '.join([program_command(), *map(shlex.quote, arguments)])
 

@@ -171,8 +171,8 @@ class _Formatter(logging.Formatter):
     if columns is None or getattr(record, 'is_verbatim', False):
       return line
     return line if len(line) <= columns else '\n'.join(textwrap.wrap(
-        line, columns, subsequent_indent=' ' * getattr(record, 'indent', 2), break_long_words=False, break_on_hyphens=False,
-        drop_whitespace=True))
+        line, columns, subsequent_indent=' ' * getattr(record, 'indent', 2),
+        break_long_words=False, break_on_hyphens=False, drop_whitespace=True))
 
 
 def silence_tensorflow() -> None:

@@ -8,27 +8,10 @@ import time
 from typing import Any, Callable, Iterator
 
 from estimator_train.system import machine
+from estimator_train.system.library_call import is_library_call
 from estimator_train.system.signals import exit_now
 
 _POLL_SECS = 1.
-_may_end_process = True
-
-
-@contextlib.contextmanager
-def keep_process() -> Iterator[None]:
-  """Disables `--step_timeout_secs` in a `with` block, because the process belongs to a caller."""
-  global _may_end_process
-  previous, _may_end_process = _may_end_process, False
-  try:
-    yield
-  finally:
-    _may_end_process = previous
-
-
-def may_end_process() -> bool:
-  """Returns whether this process may be ended, so that `--step_timeout_secs` applies to it."""
-  return _may_end_process
-
 
 def end_hanging_process(message: str) -> None:
   """Prints the stack of each thread and a message, and ends this process with code 138."""
@@ -61,7 +44,7 @@ def end_if_hanging(activity: str, timeout_secs: float,
         end_hanging_process('the {} made no progress for {:.0f} s (--step_timeout_secs)'.format(
             activity, timeout_secs))
 
-  if timeout_secs and _may_end_process:
+  if timeout_secs and not is_library_call():
     threading.Thread(target=end_process_if_idle, name=activity + ' watchdog', daemon=True).start()
   try:
     yield

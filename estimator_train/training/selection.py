@@ -127,7 +127,10 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
   names = _list_metric_names(model, num_classes)
   name = flags.best_metric or names[0]
   if name not in names:
-    raise UserError('--best_metric must be a metric of the evaluation', '--best_metric=' + name,
+    name = _complete_name(name)
+  if name not in names:
+    raise UserError('--best_metric must be a metric of the evaluation',
+                    '--best_metric={}'.format(flags.best_metric),
                     'choose from {}, or compile the model with this metric'.format(
                         ', '.join(names)))
   if flags.stop_at_accuracy is not None and 'accuracy' not in names:
@@ -136,6 +139,14 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
                                                            ', '.join(names)),
                     'give --best_metric and --early_stopping_steps instead')
   return BestMetric(name, _is_larger_better(name, flags.best_mode))
+
+
+def _complete_name(name: str) -> str:
+  """Returns the name that an evaluation has for an abbreviation of Keras, such as `mae`."""
+  try:
+    return str(getattr(tf.keras.metrics.get(name), '__name__', name))
+  except ValueError:  # Keras has no such metric.
+    return name
 
 
 def _list_metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:

@@ -26,8 +26,8 @@ from estimator_train.reports import metrics_log
 from estimator_train.reports.step_times import RunTimes
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flags import DEFAULT_SAVE_SECS
+from estimator_train.system.library_call import is_library_call
 from estimator_train.system.signals import SignalState
-from estimator_train.system.watchdog import may_end_process
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training import selection
 from estimator_train.training.evaluation import EvaluateAfterSave, EvaluationLoop
@@ -83,7 +83,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     estimator_patches.open_event_file(run.event_dir)
   user_hooks = _make_user_hooks(settings)
   times, monitor = StepTimes(run.start_up), StepMonitor(engine.is_synchronous)
-  timeout_secs = settings.cluster.step_timeout_secs if may_end_process() else 0
+  timeout_secs = 0 if is_library_call() else settings.cluster.step_timeout_secs
   watchdog = StepWatchdog(timeout_secs or math.inf, run.peers.is_another_task_busy)
   loss_check = StopAtNonFiniteLoss(monitor, settings.optimizer.on_nan == 'skip', model.schedule)
   summaries = WriteSummaries(run, model.schedule, monitor)

@@ -3,6 +3,7 @@
 import pytest
 
 from estimator_train.settings import Settings, command_line, proposals, to_training_arguments
+from estimator_train.system.library_call import library_call
 
 LR_FINDER = '--mode=lr_finder --model_dir=lr --train_steps=50 '
 
@@ -49,7 +50,7 @@ def test_what_python_callers_gave():
 
 
 def test_calls_in_place_of_commands():
-  with proposals.name_functions():
+  with library_call():
     for arguments, expected in (
         (['--image_size=3,4', '--labels=a,b', '--gpu_memory_growth=false', '--learning_rate=1e-2'],
          "train(image_size=(3, 4), labels=('a', 'b'), gpu_memory_growth=False, "

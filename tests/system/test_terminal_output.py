@@ -113,12 +113,14 @@ def test_long_lines_are_broken_between_words_but_commands_are_not(on_terminal):
   words = 'accuracy 0.784, average loss 0.581, calibration error 0.0281, macro f1 0.782'
   with on_terminal:
     LOG.warning(words)
-    summary.log_summary('done', [('evaluation', words), ('report', '/a' * 50)], 'python -m ' + 'argument ' * 10)
+    summary.log_summary('done', [('evaluation', words), ('report', '/a' * 50)],
+                        'python -m ' + 'argument ' * 10)
   written = on_terminal.written.replace('\r\n', '\n').split('\n')
   assert written[:2] == ['warning: accuracy 0.784, average loss 0.581, calibration',
                          '  error 0.0281, macro f1 0.782']
   assert written[2:7] == ['done', '  evaluation  accuracy 0.784, average loss 0.581,',
-                          '              calibration error 0.0281, macro f1 0.782', '  report      ' + '/a' * 50,
+                          '              calibration error 0.0281, macro f1 0.782',
+                          '  report      ' + '/a' * 50,
                           '  next        python -m ' + 'argument ' * 10]
 
 

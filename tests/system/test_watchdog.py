@@ -5,6 +5,7 @@ import time
 import pytest
 
 from estimator_train.system import watchdog
+from estimator_train.system.library_call import library_call
 
 SECS = 10
 
@@ -40,11 +41,9 @@ def test_only_a_block_without_progress_ends_the_process(ended):
 
 def test_a_process_that_belongs_to_a_caller_is_not_ended(ended):
   measured = []
-  with watchdog.keep_process():
-    assert not watchdog.may_end_process()
-    with watchdog.end_if_hanging('export', .01, lambda: measured.append(0)):
-      time.sleep(.1)
-  assert not ended and not measured and watchdog.may_end_process()
+  with library_call(), watchdog.end_if_hanging('export', .01, lambda: measured.append(0)):
+    time.sleep(.1)
+  assert not ended and not measured
 
 
 def test_computing_and_transfers_are_progress(monkeypatch):

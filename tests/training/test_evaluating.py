@@ -14,7 +14,10 @@ from conftest import keras_session
 from estimator_train.data import mnist
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.data.opening import make_eval_input_fn
+from estimator_train.errors import UserError
 from estimator_train.run_dir.step_clock import StepClock
+from estimator_train.settings import Settings
+from estimator_train.training import selection
 from estimator_train.training.evaluation import EvaluateAfterSave, Evaluator
 from estimator_train.training.evaluation_steps import EvaluationSteps
 
@@ -122,3 +125,17 @@ def test_which_checkpoints_are_evaluated(tmp_path, start_step, stop_at, peer_sto
     if peers.stop_step is not None:
       break
   assert steps == evaluated
+
+
+@pytest.mark.parametrize('given, expected', [
+    ('mae', 'mean_absolute_error'), ('mean_absolute_error', 'mean_absolute_error'),
+    (None, 'average_loss')])
+def test_the_best_metric_may_be_abbreviated_as_in_compile(given, expected):
+  with tf.Graph().as_default(), tf.Session():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+    model.compile('sgd', 'mse', metrics=['mae'])
+    flags = Settings(best_metric=given).evaluation
+    assert selection.find_best_metric(flags, model, num_classes=0).name == expected
+    for name in ('mape', 'unknown'):
+      with pytest.raises(UserError, match='--best_metric={}: choose from'.format(name)):
+        selection.find_best_metric(Settings(best_metric=name).evaluation, model, num_classes=0)

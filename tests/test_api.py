@@ -194,7 +194,7 @@ def test_settings_of_the_wrong_type():
       ({'batch_size': True}, 'batch_size=True: give an integer$'),
       ({'report_page': 1}, 'report_page=1: give True or False$'),
       ({'learning_rate': 'fast'}, "learning_rate='fast': give a number$"),
-      ({'image_size': 64}, 'image_size=64: give a tuple of 2 or 3 integers or None$'),
+      ({'image_size': 64.}, 'image_size=64.0: give a tuple of 2 or 3 integers or None$'),
       ({'image_size': (8., 8)}, r'image_size=[(]8[.]0, 8[)]: give a tuple of 2 or 3 integers or'),
       ({'labels': 3}, 'labels=3: give a tuple of strings$'),
       ({'labels': ['a', 1]}, r"labels=[(]'a', 1[)]: give a tuple of strings$"),

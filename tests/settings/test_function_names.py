@@ -97,7 +97,7 @@ def test_notebooks_do_not_resume_the_runs_of_others(main):
   digest = default_folder.digest_flags(settings)
   settings = main()
   sys.modules['__main__'].__file__ = '<stdin>'
-  assert '(functions of session of ' in default_folder.choose_folder(settings).reason
+  assert 'before and of session of' in default_folder.choose_folder(settings).reason
   assert [train(settings) for _ in range(2)] == [('describe-build-2', False),
                                                  ('describe-build-2', True)]
   assert default_folder.digest_flags(settings) != digest, 'both may start at the same time'

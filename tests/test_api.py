@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import types
 
 import numpy as np
 import own_models
@@ -29,9 +30,11 @@ def data():
 def test_as_in_a_notebook(tmp_path, monkeypatch):
   """Functions of `__main__`, arguments of the kernel, several calls, and calls in a thread."""
   monkeypatch.setattr(sys, 'argv', ['ipykernel_launcher.py', '-f', '/root/kernel-1.json'])
+  notebook = types.ModuleType('__main__')
+  monkeypatch.setitem(sys.modules, '__main__', notebook)
   for function in (own_models.two_layers, data):
     monkeypatch.setattr(function, '__module__', '__main__')
-    monkeypatch.setattr(sys.modules['__main__'], function.__name__, function, raising=False)
+    setattr(notebook, function.__name__, function)
 
   def settings(name, **values):
     return Settings(model=own_models.two_layers, dataset=data, batch_size=4, report_page=False,

@@ -141,9 +141,11 @@ def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):
   section = re.search(r'\n## Your own model and data\n(.*?)\n## ', page, re.DOTALL).group(1)
   example, lines = re.findall(r'```\w*\n(.*?)```', section, re.DOTALL)[:2]
   (tmp_path / 'mine.py').write_text(example)
-  first, accuracy = map(json.loads, execute(lines.splitlines()))
+  first, accuracy, evaluated = map(json.loads, execute([
+      *lines.splitlines(), './run_train.sh --mode=evaluate --model_dir=runs/from_python']))
   monkeypatch.delitem(sys.modules, 'mine')
   assert first['global_step'] == 16 and first['accuracy'] == accuracy > 0.9
+  assert evaluated['accuracy'] == accuracy and 'evaluation_dir' not in evaluated
   assert (tmp_path / 'runs' / 'mine' / 'labels.txt').read_text() == 'top\nmiddle\nbottom\n'
 
 

@@ -19,7 +19,7 @@ from estimator_train.library.results import (
   TrainingResult,
 )
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, command_line, rules, signatures
+from estimator_train.settings import Settings, command_line, rules, signatures, user_code
 from estimator_train.settings.flags import DeviceFlags
 
 _DEFAULT_MODE = 'train_and_evaluate'  # Of training.
@@ -78,6 +78,7 @@ def train(settings: Optional[Settings] = None, **flags: Any) -> TrainingResult:
     TrainingFailed: training cannot continue, for example because the loss is not finite.
     StoppedBySignal: a signal ended the run.
   """
+  user_code.check_is_not_importing()
   with translate_to_keywords():
     settings = _make_settings(_DEFAULT_MODE, settings, flags)
     return TrainingResult(_run(settings, settings.run.mode if settings.run.trains

@@ -7,9 +7,9 @@ import re
 from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.step_clock import StepClock
-from estimator_train.settings import FLAGS_FILE as FLAGS_FILE
+from estimator_train.settings import FLAGS_FILE as FLAGS_FILE, user_code
 from estimator_train.system import json_values, storage
 
 _LOG = logging.getLogger('estimator_train')
@@ -36,6 +36,11 @@ def make_folder(path: str, flag_name: str = 'model_dir') -> None:
     raise UserError('--{} cannot be written to'.format(flag_name),
                     '{} ({})'.format(path, error.strerror or error),
                     'give a folder that this user can write to') from error
+
+
+def find_origin(settings: settings_lib.Settings) -> str:
+  """Returns where the functions of the user are defined; see `user_code.describe_origin`."""
+  return printable(user_code.describe_origin((settings.data.dataset, settings.model.model)))
 
 
 def read_checkpoint_list(folder: str) -> List[str]:
@@ -136,6 +141,11 @@ class RunDir:
             for name in names
             if recorded_flags and recorded_flags.get(name) != current_flags.get(name)]
 
+  def read_origin(self) -> str:
+    """Returns the `find_origin` of the last training run."""
+    match = re.search(r'^# functions of (.+)$', self._read_text(FLAGS_FILE), re.MULTILINE)
+    return match.group(1) if match else ''
+
   def read_class_names(self) -> Tuple[str, ...]:
     """Returns the class names of the last training run; empty for a new folder."""
     return tuple(self._read_text(LABELS_FILE).split('\n')[:-1])
@@ -156,7 +166,9 @@ class RunDir:
 
   def record_flags(self, settings: settings_lib.Settings, class_names: Sequence[str] = ()) -> None:
     """Writes flags.txt and, if there are classes, labels.txt."""
-    storage.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings))
+    origin = find_origin(settings)
+    storage.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings) + (
+        '# functions of {}\n'.format(origin) if origin else ''))
     if class_names:
       storage.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
 

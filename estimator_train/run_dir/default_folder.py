@@ -9,6 +9,8 @@ and so on. A run is identified by the flags in its `flags.txt`:
   command line or a default. If a later version changes a default, the same command line is another
   command. A flag that is newer than the recorded run had its default in that run.
 - Paths are compared as they were given. Like `runs/`, they refer to the current folder.
+- Functions are compared by their names, and by the folder of the script that trains. Functions of a
+  notebook differ in each process.
 """
 
 import contextlib
@@ -19,7 +21,7 @@ import re
 from typing import AbstractSet, Dict, List, NamedTuple, Optional, Set
 
 from estimator_train.errors import UserError, printable
-from estimator_train.run_dir import FLAGS_FILE, RunDir
+from estimator_train.run_dir import FLAGS_FILE, RunDir, find_origin
 from estimator_train.run_dir.lock import FolderLocked, lock_folder
 from estimator_train.settings import Settings, to_texts
 from estimator_train.settings.flags import OUTPUT_FLAGS, RUNS_FOLDER
@@ -97,15 +99,17 @@ def lock_chosen_folder(settings: Settings, stack: contextlib.ExitStack) -> str:
 
 
 def digest_flags(settings: Settings) -> str:
-  """Returns a digest of the values of all flags that identify a run."""
+  """Returns a digest of what identifies a run: the values of its flags, and its functions."""
   texts = to_texts(settings)
-  return hashlib.md5(repr([(name, texts[name]) for name in _list_compared_flags(
-      settings)]).encode('utf-8', 'surrogateescape')).hexdigest()
+  compared = [(name, texts[name]) for name in _list_compared_flags(settings)]
+  return hashlib.md5(repr((compared, find_origin(settings))).encode(
+      'utf-8', 'surrogateescape')).hexdigest()
 
 
 def make_base_path(settings: Settings) -> str:
   """Returns `runs/DATASET-MODEL`. Characters that a file name should not have become `_`."""
-  names = [os.path.basename(os.path.abspath(name)) if os.sep in name else name.replace(':', '.')
+  names = [os.path.basename(os.path.abspath(name)) if os.sep in name
+           else name.replace('__main__:', '').replace(':', '.')
            for name in (settings.data.dataset, settings.model.model)]
   return os.path.join(RUNS_FOLDER, '-'.join(
       re.sub(r'[^\w.-]+', '_', name)[-_MAX_NAME_LENGTH:].strip('.-') or '_' for name in names))
@@ -139,6 +143,9 @@ def _describe_differences(path: str, settings: Settings) -> Optional[str]:
         'has a checkpoint without ' + FLAGS_FILE)
   try:
     differences = run_dir.flag_differences(settings, _list_compared_flags(settings))
+    origins = [origin or 'this folder' for origin in (run_dir.read_origin(), find_origin(settings))]
+    if origins[0] != origins[1]:
+      differences.append('functions of {} before and of {} now'.format(*origins))
   except UserError:
     return 'has a damaged ' + FLAGS_FILE
   more = len(differences) - 1

@@ -245,7 +245,8 @@ def to_flagfile(settings: Settings) -> str:
 
 def parse_flagfile(content: str) -> Dict[str, Optional[str]]:
   """Inverts `to_flagfile`: returns what `to_texts` returned for the settings."""
-  return {name or unset: text if name else None for name, text, unset in re.findall(
+  return {name or unset: user_code.current_name(text) if name else None
+          for name, text, unset in re.findall(
       r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', content, re.MULTILINE)}
 
 
@@ -330,6 +331,8 @@ def _convert_to_plain_value(value: Any) -> Any:
     return user_code.function_name(value)
   if isinstance(value, os.PathLike):
     return os.fspath(value)
+  if isinstance(value, str):
+    return user_code.current_name(value)
   if type(value).__module__ == 'numpy':  # Not imported here, because this takes 0.1 s.
     value = value.tolist()
   return tuple(map(_convert_to_plain_value, value)) if isinstance(value, (list, tuple)) else value

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import sys
+import threading
 import traceback
 from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator, Optional, Tuple
@@ -16,6 +17,10 @@ from estimator_train.system import PACKAGE_DIR
 _LOG = logging.getLogger('estimator_train')
 # The folders of Python and of this package, which contain no code of the user.
 _LIBRARY_FOLDERS = (os.path.dirname(os.__file__) + os.sep, PACKAGE_DIR + os.sep)
+_PROGRAM = 'estimator_train.__main__'
+_MAIN = '__main__'
+_SESSION = 'session ' + os.urandom(4).hex()  # This process, if it is an interactive session.
+_IMPORT = threading.local()  # Its `flag_text` is the flag whose module this thread imports.
 
 
 def is_function_name(name: str) -> bool:
@@ -29,7 +34,65 @@ def function_name(function: Callable[..., Any]) -> str:
     raise UserError('a function given as a setting must be importable by its name', repr(function),
                     'define it at the top level of a module or notebook, not as a lambda, a method '
                     'or a nested function')
-  return '{}:{}'.format(function.__module__, function.__qualname__)
+  module_name = function.__module__
+  if sys.modules[module_name] is sys.modules[_MAIN]:  # Its name may be `__mp_main__`.
+    module_name = _name_main_module()
+  return '{}:{}'.format(module_name, function.__qualname__)
+
+
+def current_name(name: str) -> str:
+  """Returns the name of a function that an earlier version recorded as `__main__:function`."""
+  module_name, _, attribute_name = name.rpartition(':')
+  return '{}:{}'.format(_name_main_module(), attribute_name) if (
+      module_name == _MAIN and hasattr(sys.modules[_MAIN], attribute_name)) else name
+
+
+def describe_origin(names: Iterable[str]) -> str:
+  """Returns what distinguishes functions from those of the same names in other runs.
+
+  This is the folder of the script that this process runs, relative to the current folder. It is ''
+  for the current folder, and without functions. A function that cannot be imported is identified by
+  its script or, in a notebook or interactive session, by the process.
+
+  Args:
+    names: values of `--dataset` and `--model`.
+  """
+  module_names = [name.rpartition(':')[0] for name in names if is_function_name(name)]
+  spec, path = _find_main_module()
+  if _MAIN in module_names:
+    return os.path.relpath(path) if os.path.isfile(path) else _SESSION
+  # The program, and scripts that `python -m` runs, import modules from the current folder.
+  imports_from_current_folder = _PROGRAM in sys.modules or spec is not None or not path
+  return '' if imports_from_current_folder or not module_names else (
+      os.path.dirname(os.path.relpath(path)))
+
+
+def _find_main_module() -> Tuple[Any, str]:
+  """Returns the spec of the script that this process runs, or None, and its path, or ''."""
+  main = sys.modules[_MAIN]
+  return getattr(main, '__spec__', None), getattr(main, '__file__', None) or ''
+
+
+def _name_main_module() -> str:
+  """Returns the name by which other processes import the script that this process runs.
+
+  The name is `__main__` if it cannot be imported, for example in a notebook.
+  """
+  spec, path = _find_main_module()
+  if spec is not None:  # Of `python -m`.
+    return str(spec.name)
+  name, extension = os.path.splitext(os.path.basename(path))
+  other_path = getattr(sys.modules.get(name), '__file__', None) or ''
+  is_hidden = name in sys.modules and os.path.realpath(other_path) != os.path.realpath(path)
+  return _MAIN if extension != '.py' or '.' in name or is_hidden else name
+
+
+def check_is_not_importing() -> None:
+  """Raises a UserError if a module calls `train` while a flag imports the module."""
+  flag_text = getattr(_IMPORT, 'flag_text', None)
+  if flag_text is not None:
+    raise UserError('a module with functions for flags must not train when it is imported',
+                    flag_text, "call train below the line if __name__ == '__main__':")
 
 
 def qualified_name(function: Any) -> str:
@@ -102,10 +165,13 @@ def translate_errors(what: str, code_name: str) -> Iterator[None]:
 
 def _import_function(flag: str, name: str) -> Any:
   flag_text = '--{}={}'.format(flag, name)
-  module_name, _, attribute_name = name.partition(':')
+  module_name, _, attribute_name = name.rpartition(':')
   try:
+    _IMPORT.flag_text = flag_text
     with translate_errors('the module of --{} failed'.format(flag), flag_text):
-      module = importlib.import_module(module_name)
+      # Importing the script that this process runs would run it again.
+      module = (sys.modules[_MAIN] if module_name == _name_main_module()
+                else importlib.import_module(module_name))
   except UserError as error:
     cause = error.__cause__
     # If this module or one of its packages is missing, the flag is wrong. If another module is
@@ -114,19 +180,27 @@ def _import_function(flag: str, name: str) -> Any:
         cause.name + '.') or isinstance(cause, ValueError) and not module_name:
       raise UserError('--{} names a module that cannot be found'.format(flag),
                       '{} ({})'.format(flag_text, cause),
-                      'give package.module:function, importable from this folder or PYTHONPATH'
-                      ) from cause
+                      'give package.module:function; run in the folder that contains {}.py, or add '
+                      'that folder to PYTHONPATH'.format(module_name.replace('.', '/'))) from cause
     raise
+  finally:
+    _IMPORT.flag_text = None
   function = getattr(module, attribute_name, None)
   if callable(function):
     return function
+  if module_name == _MAIN:
+    raise UserError('--{} names a function of a notebook, or of a script that cannot be imported'
+                    .format(flag), flag_text,
+                    'put the functions into a file, such as mine.py, and give --{}=mine:{}, and '
+                    'likewise the others'.format(flag, attribute_name))
   function_names = [key for key, value in vars(module).items()
                     if callable(value) and getattr(value, '__module__', None) == module.__name__]
   similar_names = (difflib.get_close_matches(attribute_name, function_names)
                    or sorted(function_names))
-  raise UserError('--{} names a function that does not exist'.format(flag), flag_text,
+  raise UserError('--{} names a function that does not exist'.format(flag), '{} in {}'.format(
+      flag_text, getattr(module, '__file__', 'a module of Python')),
                   'did you mean {}?'.format(', '.join(similar_names[:5])) if similar_names else
-                  '{} defines no function'.format(getattr(module, '__file__', module_name)))
+                  'this module defines no function')
 
 
 def locate_user_code(frames: Iterable[Tuple[str, Optional[int]]]) -> str:

@@ -59,7 +59,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   output_dir.make()
   evaluator.write_summary(output_dir.path_to('eval') if differences else None)
   if differences:
-    output_dir.record_flags(settings, run.data.spec.labels)
+    output_dir.record_flags(settings)
+    output_dir.record_class_names(run.data.spec.labels)
     metrics['differs_from_run'] = differences
   result = evaluation.write_evaluation_report(
       settings.run, run.data.spec.labels, metrics, samples, output_dir)

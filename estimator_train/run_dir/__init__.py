@@ -154,9 +154,12 @@ class RunDir:
                       'give --flagfile={} for the flags of that run, or another --{}'.format(
                           self.path_to(FLAGS_FILE), flag_name))
 
-  def record_flags(self, settings: settings_lib.Settings, class_names: Sequence[str] = ()) -> None:
-    """Writes flags.txt and, if there are classes, labels.txt."""
+  def record_flags(self, settings: settings_lib.Settings) -> None:
+    """Writes flags.txt."""
     storage.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings))
+
+  def record_class_names(self, class_names: Sequence[str]) -> None:
+    """Writes labels.txt, if there are classes."""
     if class_names:
       storage.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
 

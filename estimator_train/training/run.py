@@ -71,6 +71,11 @@ class Run(NamedTuple):
     return self.run_dir.path if self.process.is_chief else None
 
   @property
+  def trains_further(self) -> bool:
+    """Whether there is a step to train."""
+    return self.start.step < self.end_step and self.stop_reason is None
+
+  @property
   def examples_seen(self) -> int:
     """The number of examples that earlier runs used, up to the step at which this run starts."""
     return self.clock.examples_at(self.start.step)

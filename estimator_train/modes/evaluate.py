@@ -74,7 +74,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
       ('report', page_file),
       ('evaluation', report_files.path_to(output_dir.path, 'evaluation')),
       ('checkpoint', checkpoint.path)],
-              make_predict_command(run_dir.path, run.data.spec.image_shape is not None))
+              make_predict_command(run_dir.path, run.data.spec.image_shape is not None,
+                                   settings.checkpoints.checkpoint))
   return result
 
 

@@ -93,7 +93,10 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
       paths = {'export': result['export']['path'], **paths}
     if model.has_convolutions:
       throughput.log_onednn_hint(result, settings.model.model, run.engine.devices.display_names)
-    next_command = make_predict_command(run_dir.path, run.data.spec.image_shape is not None)
+    best_step = result.get('best', {}).get('global_step', result['global_step'])
+    next_command = make_predict_command(
+        run_dir.path, run.data.spec.image_shape is not None,
+        'latest' if best_step == result['global_step'] else 'best')
   finally:
     throughput.log_training_summary(
         result, model.best_metric.name if evaluation_loop else None, paths, next_command)

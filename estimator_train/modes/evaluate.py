@@ -17,7 +17,7 @@ from estimator_train.checkpoints.pinned_files import ReadableCheckpoint
 from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, learning_curves, page, report_files
 from estimator_train.run_dir import RunDir, data_record
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, to_texts
 from estimator_train.settings.proposals import make_predict_command
 from estimator_train.system.summary import log_summary
 from estimator_train.training.evaluation import Evaluator
@@ -82,14 +82,18 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 def _describe_other_examples(run: Run, earlier_evaluation: Dict[str, Any]) -> Optional[str]:
   """Describes how the test examples differ from those of the run; None if they do not."""
   assert run.data.test is not None
-  differing_flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
-  record = data_record.read(run.run_dir)
+  settings, run_dir = run.settings, run.run_dir
+  differing_flags = ', '.join(run_dir.flag_differences(settings, _DATA_FLAGS))
+  given_flags = ' '.join('--{}={}'.format(name, to_texts(settings)[name] or '') for name in _DATA_FLAGS
+                         if name in settings.given.all_names
+                         and run_dir.flag_differences(settings, [name]))
+  record = data_record.read(run_dir)
   digest_of_run = (record and record.test_examples) or earlier_evaluation.get('examples_digest')
   # Earlier versions recorded only the flags of a run.
   is_same = (run.data.test.content_digest() == digest_of_run if digest_of_run
              else not (earlier_evaluation and differing_flags))
   return None if is_same else 'other test examples: ' + (
-      differing_flags or 'the files have changed')
+      given_flags or differing_flags or 'the files have changed')
 
 
 def _describe_other_checkpoint(run: Run, checkpoint: ReadableCheckpoint,

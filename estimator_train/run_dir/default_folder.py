@@ -12,6 +12,8 @@ and so on. A run is identified by the flags in its `flags.txt`:
 """
 
 import contextlib
+import difflib
+import glob
 import hashlib
 import logging
 import os
@@ -22,7 +24,7 @@ from estimator_train.errors import UserError, printable
 from estimator_train.run_dir import FLAGS_FILE, RunDir
 from estimator_train.run_dir.lock import FolderLocked, lock_folder
 from estimator_train.settings import Settings, to_texts
-from estimator_train.settings.flags import OUTPUT_FLAGS, RUNS_FOLDER
+from estimator_train.settings.flags import FLAGS_OF_A_NEW_RUN, OUTPUT_FLAGS, RUNS_FOLDER
 
 _LOG = logging.getLogger('estimator_train')
 # These flags do not identify a run.
@@ -94,6 +96,24 @@ def lock_chosen_folder(settings: Settings, stack: contextlib.ExitStack) -> str:
         _LOG.info('%s', folder.reason)
         stack.enter_context(attempt.pop_all())
         return folder.path
+
+
+def describe_run_with_default_data(settings: Settings) -> Optional[str]:
+  """Describes a new run in `--model_dir` whose data and model nobody has given; None for others.
+
+  Such a run may be due to a mistyped name of the folder of a run that was to be continued.
+  """
+  run_dir = RunDir(settings.run.model_dir)
+  if (settings.given.all_names.intersection(FLAGS_OF_A_NEW_RUN) or run_dir.last_checkpoint()
+      or os.path.lexists(run_dir.path_to(FLAGS_FILE))):
+    return None
+  parent, name = os.path.split(os.path.normpath(run_dir.path))
+  runs = glob.glob(os.path.join(glob.escape(parent), '*', FLAGS_FILE))
+  similar = difflib.get_close_matches(
+      name, [os.path.basename(os.path.dirname(path)) for path in runs], 1)
+  return '{} has no run: training {} on {} (the defaults) in a new one{}'.format(
+      printable(run_dir.path), settings.model.model, settings.data.dataset, ''.join(
+          '; did you mean {}?'.format(printable(os.path.join(parent, name))) for name in similar))
 
 
 def digest_flags(settings: Settings) -> str:

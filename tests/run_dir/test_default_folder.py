@@ -7,7 +7,7 @@ import pytest
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir, default_folder, lock
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, command_line
 
 NAME = 'runs/fashion_mnist_sample-fashion_cnn'
 
@@ -61,6 +61,18 @@ def test_the_same_command_resumes_and_another_gets_the_next_number():
   # Continuing a run with --model_dir records its new length, so it is no longer the same command.
   record(NAME, train_epochs=9)
   assert choose()[:2] == (NAME + '-11', False) and choose(train_epochs=9)[:2] == (NAME, True)
+
+
+@pytest.mark.parametrize('given, is_described', [
+    ([], True), (['--dataset=fashion_mnist_sample'], False), (['--model=fashion_cnn'], False),
+    (['--flagfile=quickstart'], False)])
+def test_a_new_run_with_default_data_is_described(given, is_described):
+  record('runs/int')
+  for name, question in (('runs/intt', '; did you mean runs/int?'), ('other', ''), ('runs/int', '')):
+    settings = command_line.parse(['--model_dir=' + name, '--train_epochs=3', *given])
+    assert default_folder.describe_run_with_default_data(settings) == (
+        name + ' has no run: training fashion_cnn on fashion_mnist_sample (the defaults) in a new '
+        'one' + question if is_described and name != 'runs/int' else None)
 
 
 def test_runs_of_other_versions():

@@ -19,6 +19,7 @@ from estimator_train.reports import evaluation, learning_curves, page, report_fi
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings, to_texts
 from estimator_train.settings.proposals import make_predict_command
+from estimator_train.system.formatting import format_count
 from estimator_train.system.summary import log_summary
 from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.preparation import build_model, convert_model
@@ -71,6 +72,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
     learning_curves.write_learning_curves(output_dir.path)
   page_file = page.write_page_of_finished_run(output_dir.path, settings.reporting)
   log_summary('evaluated the checkpoint of step {}'.format(result['global_step']), [
+      ('skipped', format_count(len(run.data.skipped_images), 'bad image')
+       if run.data.skipped_images else None),
       ('report', page_file),
       ('evaluation', report_files.path_to(output_dir.path, 'evaluation')),
       ('checkpoint', checkpoint.path)],

@@ -141,6 +141,7 @@ def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -
       run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),
                          start_step=run.start.step, **end_time_and_duration,
+                         **run.skipped_images_figures,
                          total_run_secs=throughput.compute_total_secs(
                              run.run_dir.path, run.start.step, end_time_and_duration['run_secs'])),
       outcome.times, worker_figures)

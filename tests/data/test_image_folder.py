@@ -1,11 +1,12 @@
 """Which images are listed, and of which class; what is named when a pattern matches another set."""
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from estimator_train.data import datasets, file_pattern, image_folder, labels_file, tfrecord
+from estimator_train.data import datasets, file_pattern, image_folder, labels_file, opening, tfrecord
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import images
 from estimator_train.run_dir import RunDir
@@ -288,3 +289,15 @@ def test_images_next_to_the_class_folders(caplog):
   make_files(*CLASSES, *NESTED, 't/cover.jpg')
   describe('t/**/*.jpg', labels=('cat', 'dog', '2019', '2020', 't'))  # The user knows them.
   assert not caplog.records
+
+
+@pytest.mark.parametrize('counts, expected', [
+    ([3, 3], 'A 3, B 3'),
+    ([4, 3], 'A 4, B 3; the largest class has 1.33 times as many as the smallest'),
+    ([6, 3], 'A 6, B 3; the largest class has 2 times as many as the smallest '
+     '(--class_weights=balanced compensates for that)')])
+def test_the_log_of_the_numbers_of_images(counts, expected, caplog):
+  caplog.set_level('INFO', 'estimator_train')
+  opening._log_class_counts(SimpleNamespace(
+      count_examples_by_class=lambda: counts, spec=SimpleNamespace(labels=('A', 'B'))), Settings())
+  assert caplog.messages == ['{} training images: {}'.format(sum(counts), expected)]

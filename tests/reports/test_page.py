@@ -286,6 +286,15 @@ def test_figures_of_other_runs(tmp_path):
     assert text in found.source
 
 
+@pytest.mark.parametrize('count, expected', [
+    (1234, 'Skipped images 1,234: a.png, b\\n.png and 1,232 more'),
+    (2, 'Skipped images 2: a.png, b\\n.png Last')])
+def test_skipped_images(tmp_path, count, expected):
+  found = write(tmp_path, part('throughput.json', skipped_images={
+      'count': count, 'files': ['a.png', 'b\n.png']}))
+  assert expected in found.text
+
+
 @pytest.mark.parametrize('flags, expected', [
     ('--model=residual_cnn\n--preprocess=unit', ['--model=residual_cnn']),
     ('--dataset=x.y:z\n--preprocess=unit', ['--dataset=x.y:z']),

@@ -87,7 +87,8 @@ def _describe_other_examples(run: Run, earlier_evaluation: Dict[str, Any]) -> Op
   assert run.data.test is not None
   settings, run_dir = run.settings, run.run_dir
   differing_flags = ', '.join(run_dir.flag_differences(settings, _DATA_FLAGS))
-  given_flags = ' '.join('--{}={}'.format(name, to_texts(settings)[name] or '') for name in _DATA_FLAGS
+  texts = to_texts(settings)
+  given_flags = ' '.join('--{}={}'.format(name, texts[name] or '') for name in _DATA_FLAGS
                          if name in settings.given.all_names
                          and run_dir.flag_differences(settings, [name]))
   record = data_record.read(run_dir)

@@ -185,8 +185,8 @@ def _find_defaults(flags: Dict[str, Optional[str]]) -> Dict[str, Optional[str]]:
   """Returns the texts that flags.txt of this run would have if no flag but the data was given."""
   defaults = parse_flagfile(to_flagfile(Settings()))
   defaults.update((name, flags[name]) for name in data_folder.list_found_patterns(flags))
-  defaults['preprocess'] = ModelFlags(
-      model=flags.get('model') or '', weights=flags.get('weights') or '').chosen_preprocess
+  defaults['preprocess'] = ModelFlags(**{
+      name: flags.get(name) or '' for name in ('model', 'weights')}).chosen_preprocess
   return defaults
 
 

@@ -265,7 +265,7 @@ def _is_first_hint() -> bool:
 
 def _format_figures(result: Dict[str, Any],
                     best_metric: Optional[str]) -> Iterator[Tuple[str, str]]:
-  """Yields (title, text) of the accuracy, the best evaluation, the throughput and so on, if known."""
+  """Yields (title, text) of the evaluations, the throughput and the skipped images, if known."""
   best = result.get('best')
   if best and best_metric:
     main_metric = 'accuracy' if 'accuracy' in result else 'loss'

@@ -6,7 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from estimator_train.data import datasets, file_pattern, image_folder, labels_file, opening, tfrecord
+from estimator_train.data import (
+  datasets,
+  file_pattern,
+  image_folder,
+  labels_file,
+  opening,
+  tfrecord,
+)
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import images
 from estimator_train.run_dir import RunDir
@@ -130,8 +137,10 @@ def test_folders_and_several_patterns(folders, caplog):
   caplog.clear()
   describe('new,train/*/*.jpeg')
   assert_logged(caplog, ['leaves out 1 images in the folders that it searches: 1 .webp'])
-  with pytest.raises(UserError, match='matches no file: --train_pattern=nowhere [(]'):
+  with pytest.raises(UserError, match='--train_pattern=nowhere .there is no nowhere.: give the pa'):
     describe('new,nowhere')
+  with pytest.raises(UserError, match='there is no trian.: did you mean train[?] give the path'):
+    describe('new,trian')
   make_files('x,y/A/1.png', 'x,y/B/1.png', 'x,y/A/2,3.png')  # Commas in names.
   for pattern, count in (('x,y', 3), ('x,y/*/*.png', 3), ('x,y/*/?.png', 2)):
     assert len(describe(pattern).train.files) == count

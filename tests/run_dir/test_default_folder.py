@@ -68,7 +68,8 @@ def test_the_same_command_resumes_and_another_gets_the_next_number():
     (['--flagfile=quickstart'], False)])
 def test_a_new_run_with_default_data_is_described(given, is_described):
   record('runs/int')
-  for name, question in (('runs/intt', '; did you mean runs/int?'), ('other', ''), ('runs/int', '')):
+  for name, question in (('runs/intt', '; did you mean runs/int?'), ('other', ''),
+                         ('runs/int', '')):
     settings = command_line.parse(['--model_dir=' + name, '--train_epochs=3', *given])
     assert default_folder.describe_run_with_default_data(settings) == (
         name + ' has no run: training fashion_cnn on fashion_mnist_sample (the defaults) in a new '

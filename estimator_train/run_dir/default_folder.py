@@ -111,10 +111,12 @@ def lock_chosen_folder(settings: Settings, stack: contextlib.ExitStack) -> str:
 def describe_run_with_default_data(settings: Settings) -> Optional[str]:
   """Describes a new run in `--model_dir` whose data and model nobody has given; None for others.
 
-  Such a run may be due to a mistyped name of the folder of a run that was to be continued.
+  Such a run may be due to a mistyped name of the folder of a run that was to be continued. The
+  launcher gives a default folder as `--model_dir`, whose name states the data and the model.
   """
   run_dir = RunDir(settings.run.model_dir)
   if (settings.given.all_names.intersection(FLAGS_OF_A_NEW_RUN) or run_dir.last_checkpoint()
+      or run_dir.path.startswith(make_base_path(settings))
       or os.path.lexists(run_dir.path_to(FLAGS_FILE))):
     return None
   parent, name = os.path.split(os.path.normpath(run_dir.path))

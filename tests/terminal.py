@@ -13,20 +13,20 @@ class Terminal:
 
   Args:
     monkeypatch: of the test.
-    columns: the width.
+    columns, rows: the size; 0 for a terminal that reports none.
 
   Attributes:
     written: the bytes that were written, as text; set at the end of the block.
     lines: the lines that remain on the screen, without empty lines at the end; set as well.
   """
 
-  def __init__(self, monkeypatch, columns):
-    self._monkeypatch, self._columns = monkeypatch, columns
+  def __init__(self, monkeypatch, columns, rows=24):
+    self._monkeypatch, self._columns, self._rows = monkeypatch, columns, rows
     self.written, self.lines = '', []
 
   def __enter__(self):
     self._screen, follower = os.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack('4H', 24, self._columns, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack('4H', self._rows, self._columns, 0, 0))
     self._file = open(follower, 'w', encoding='utf-8')  # noqa: SIM115 (__exit__ closes it.)
     self._monkeypatch.setattr(sys, 'stderr', self._file)
     return self
@@ -42,7 +42,7 @@ class Terminal:
     except OSError:
       os.close(self._screen)
     self.written = content.decode('utf-8')
-    self.lines = show(self.written, self._columns)
+    self.lines = show(self.written, self._columns or 80)
 
 
 def show(text, columns):

@@ -5,6 +5,7 @@ path of a folder stands for the files of one kind in this folder and all of its 
 """
 
 import collections
+import difflib
 import fnmatch
 import glob
 import itertools
@@ -257,6 +258,11 @@ def make_no_match_error(rule: str, location: str, pattern: str, example: str) ->
       for count, part in enumerate(parts[:-1], 1)] + parts[-1:])
   if escaped != pattern:
     return UserError(rule, location, 'give {!r}: brackets in a pattern are special'.format(escaped))
+  if not glob.has_magic(pattern) and os.path.isdir(folder or '.') and not os.path.lexists(pattern):
+    similar = difflib.get_close_matches(os.path.basename(pattern), os.listdir(folder or '.'), 1)
+    return UserError(rule, '{} (there is no {})'.format(location, printable(pattern)), ''.join(
+        'did you mean {}? '.format(printable(os.path.join(folder, name))) for name in similar)
+                     + 'give the path of a file or folder, or a pattern')
   while not os.path.isdir(folder or '.') and not os.path.isdir(os.path.dirname(folder) or '.'):
     folder = os.path.dirname(folder)
   if os.path.isfile(folder):

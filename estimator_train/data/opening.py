@@ -199,10 +199,11 @@ def _log_splits_of_folder(settings: Settings) -> None:
 def _log_class_counts(train: Source, settings: Settings) -> None:
   counts = train.count_examples_by_class()
   min_count = min(filter(None, counts))
-  _LOG.info('%s training images: %s; the largest class has %s times as many as the smallest%s',
-            format_number(sum(counts)),
+  _LOG.info('%s training images: %s%s%s', format_number(sum(counts)),
             join_items(list(map('{} {}'.format, train.spec.labels, counts))),
-            format_number(max(counts) / min_count),
+            '' if max(counts) == min_count else
+            '; the largest class has {} times as many as the smallest'.format(
+                format_number(max(counts) / min_count)),
             '' if max(counts) < 1.5 * min_count or 'balanced' in (
                 settings.optimizer.class_weights, settings.input.class_sampling)
             else ' (--class_weights=balanced compensates for that)')

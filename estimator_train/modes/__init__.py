@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional
@@ -14,6 +15,7 @@ from estimator_train.settings import Settings
 from estimator_train.system import keras_config, progress
 from estimator_train.tf_patches import imports
 
+_LOG = logging.getLogger('estimator_train')
 # The modules whose names differ from the names of their modes.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
 # These modes do not write to --model_dir. Therefore, they do not lock this folder, and can run
@@ -69,6 +71,9 @@ def _lock_model_dir(settings: Settings, process: Optional[Process],
     stack.enter_context(lock.lock_folder(
         flags.model_dir,
         flags_digest=default_folder.digest_flags(settings) if flags.trains else None))
+    description = default_folder.describe_run_with_default_data(settings) if flags.trains else None
+    if description is not None:
+      _LOG.info('%s', description)
   return settings
 
 

@@ -17,8 +17,9 @@ from estimator_train.checkpoints.pinned_files import ReadableCheckpoint
 from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, learning_curves, page, report_files
 from estimator_train.run_dir import RunDir, data_record
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, to_texts
 from estimator_train.settings.proposals import make_predict_command
+from estimator_train.system.formatting import format_count
 from estimator_train.system.summary import log_summary
 from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.preparation import build_model, convert_model
@@ -59,7 +60,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   output_dir.make()
   evaluator.write_summary(output_dir.path_to('eval') if differences else None)
   if differences:
-    output_dir.record_flags(settings, run.data.spec.labels)
+    output_dir.record_flags(settings)
+    output_dir.record_class_names(run.data.spec.labels)
     metrics['differs_from_run'] = differences
   result = evaluation.write_evaluation_report(
       settings.run, run.data.spec.labels, metrics, samples, output_dir)
@@ -70,24 +72,32 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
     learning_curves.write_learning_curves(output_dir.path)
   page_file = page.write_page_of_finished_run(output_dir.path, settings.reporting)
   log_summary('evaluated the checkpoint of step {}'.format(result['global_step']), [
+      ('skipped', format_count(len(run.data.skipped_images), 'bad image')
+       if run.data.skipped_images else None),
       ('report', page_file),
       ('evaluation', report_files.path_to(output_dir.path, 'evaluation')),
       ('checkpoint', checkpoint.path)],
-              make_predict_command(run_dir.path, run.data.spec.image_shape is not None))
+              make_predict_command(run_dir.path, run.data.spec.image_shape is not None,
+                                   settings.checkpoints.checkpoint))
   return result
 
 
 def _describe_other_examples(run: Run, earlier_evaluation: Dict[str, Any]) -> Optional[str]:
   """Describes how the test examples differ from those of the run; None if they do not."""
   assert run.data.test is not None
-  differing_flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
-  record = data_record.read(run.run_dir)
+  settings, run_dir = run.settings, run.run_dir
+  differing_flags = ', '.join(run_dir.flag_differences(settings, _DATA_FLAGS))
+  texts = to_texts(settings)
+  given_flags = ' '.join('--{}={}'.format(name, texts[name] or '') for name in _DATA_FLAGS
+                         if name in settings.given.all_names
+                         and run_dir.flag_differences(settings, [name]))
+  record = data_record.read(run_dir)
   digest_of_run = (record and record.test_examples) or earlier_evaluation.get('examples_digest')
   # Earlier versions recorded only the flags of a run.
   is_same = (run.data.test.content_digest() == digest_of_run if digest_of_run
              else not (earlier_evaluation and differing_flags))
   return None if is_same else 'other test examples: ' + (
-      differing_flags or 'the files have changed')
+      given_flags or differing_flags or 'the files have changed')
 
 
 def _describe_other_checkpoint(run: Run, checkpoint: ReadableCheckpoint,

@@ -10,7 +10,7 @@ from estimator_train.errors import UserError
 from estimator_train.reports import learning_curves, page
 from estimator_train.reports.page_content import format_percent, format_secs
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, data_folder
 from estimator_train.settings.flags import OUTPUT_FLAGS
 from estimator_train.system.formatting import MISSING, format_count, format_number, format_ratio
 from estimator_train.system.summary import log_summary, make_browser_command
@@ -74,9 +74,12 @@ def _make_short_names(folders: Sequence[str]) -> List[str]:
 def _make_table(runs: Sequence[page.ComparedRun]) -> List[page.ComparisonRow]:
   """Returns the rows whose value is known for at least one run."""
   recorded_flags = [run.data.flags for run in runs if run.data.flags]
-  differing_flags = [name for name in (recorded_flags or [{}])[0]
-                     if name not in ('model_dir', *OUTPUT_FLAGS)
-                     and len({flags.get(name) for flags in recorded_flags}) > 1]
+  differing_flags = [
+      name for name in (recorded_flags or [{}])[0]
+      if name not in ('model_dir', *OUTPUT_FLAGS)
+      and len({flags.get(name) for flags in recorded_flags}) > 1
+      and not all(flags.get(name) is None or name in data_folder.list_found_patterns(flags)
+                  for flags in recorded_flags)]
   columns = [_make_column(run, runs[0], differing_flags) for run in runs]
   rows = [page.ComparisonRow(cells[0].title, [cell.text for cell in cells],
                              _find_best([cell.value for cell in cells], cells[0].larger_is_better))

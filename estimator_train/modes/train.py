@@ -93,7 +93,10 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
       paths = {'export': result['export']['path'], **paths}
     if model.has_convolutions:
       throughput.log_onednn_hint(result, settings.model.model, run.engine.devices.display_names)
-    next_command = make_predict_command(run_dir.path, run.data.spec.image_shape is not None)
+    best_step = result.get('best', {}).get('global_step', result['global_step'])
+    next_command = make_predict_command(
+        run_dir.path, run.data.spec.image_shape is not None,
+        'latest' if best_step == result['global_step'] else 'best')
   finally:
     throughput.log_training_summary(
         result, model.best_metric.name if evaluation_loop else None, paths, next_command)
@@ -138,6 +141,7 @@ def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -
       run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),
                          start_step=run.start.step, **end_time_and_duration,
+                         **run.skipped_images_figures,
                          total_run_secs=throughput.compute_total_secs(
                              run.run_dir.path, run.start.step, end_time_and_duration['run_secs'])),
       outcome.times, worker_figures)

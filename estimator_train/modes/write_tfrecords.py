@@ -82,7 +82,8 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
           ('records', folder),
           *((name, '{} in {}, {}'.format(
               format_count(split['examples'], 'image'), format_count(split['shards'], 'file'),
-              format_bytes(split['bytes']))) for name, split in splits.items())],
+              format_bytes(split['bytes']))) for name, split in splits.items()),
+          ('skipped', format_count(len(skipped), 'bad image') if skipped else None)],
               make_command(*_make_training_arguments(settings, folder, splits)))
   result: Dict[str, Any] = {'mode': settings.run.mode, 'output': folder, 'splits': splits}
   if settings.input.on_bad_image == 'skip':

@@ -18,8 +18,8 @@ from estimator_train.reports import (
   report_files,
 )
 from estimator_train.run_dir import FLAGS_FILE
-from estimator_train.settings import Settings, parse_flagfile, to_flagfile
-from estimator_train.settings.flags import ReportingFlags
+from estimator_train.settings import Settings, data_folder, parse_flagfile, to_flagfile
+from estimator_train.settings.flags import ModelFlags, ReportingFlags
 from estimator_train.system import formatting, storage
 from estimator_train.version import __version__
 
@@ -174,11 +174,20 @@ def write_page(model_dir: str, data: Optional[PageData] = None,
   return _render_page(
       output_dir or model_dir, 'page.html', chart_list, data=data, content=page_content,
       classes=shown_classes, confusions=confusions,
-      defaults=parse_flagfile(to_flagfile(Settings())),
+      defaults=_find_defaults(data.flags),
       title=page_content.make_title(data, os.path.basename(os.path.abspath(model_dir))),
       samples={kind: [_load_sample(model_dir, sample) for sample in shown]
                for kind, shown in shown_samples.items()},
       train_batch=_load_image(model_dir, TRAIN_BATCH_FILE))
+
+
+def _find_defaults(flags: Dict[str, Optional[str]]) -> Dict[str, Optional[str]]:
+  """Returns the texts that flags.txt of this run would have if no flag but the data was given."""
+  defaults = parse_flagfile(to_flagfile(Settings()))
+  defaults.update((name, flags[name]) for name in data_folder.list_found_patterns(flags))
+  defaults['preprocess'] = ModelFlags(**{
+      name: flags.get(name) or '' for name in ('model', 'weights')}).chosen_preprocess
+  return defaults
 
 
 @functools.lru_cache()

@@ -10,6 +10,7 @@ import math
 import os
 from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_train.errors import printable
 from estimator_train.reports import verdicts
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE
 from estimator_train.system import formatting
@@ -158,6 +159,7 @@ def describe_run(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
       ('Replicas', format_number(throughput.get('num_replicas'))),
       ('Workers', format_number(throughput.get('num_workers'))),
       ('Global batch', batch),
+      ('Skipped images', _describe_skipped_images(throughput.get('skipped_images'))),
       ('Last step', format_number(throughput.get('global_step'))),
       ('Parameters', parameters and '{total:,}: {trainable:,} trainable, {frozen:,} frozen'.format(
           **parameters)),
@@ -167,6 +169,15 @@ def describe_run(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
       ('Python', throughput.get('python_version')),
       ('estimator_train', throughput.get('package_version')))
   return [(name, str(value)) for name, value in values if value not in (None, '', MISSING)]
+
+
+def _describe_skipped_images(skipped: Optional[Dict[str, Any]]) -> Optional[str]:
+  if not skipped:
+    return None
+  num_others = skipped['count'] - len(skipped['files'])
+  return '{}: {}{}'.format(
+      format_number(skipped['count']), ', '.join(map(printable, skipped['files'])),
+      ' and {} more'.format(format_number(num_others)) if num_others > 0 else '')
 
 
 def _describe_duration(throughput: Dict[str, Any]) -> str:

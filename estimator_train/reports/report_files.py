@@ -57,6 +57,7 @@ THROUGHPUT_FIELDS = {
         'drift': number(), 'steady_state': boolean, 'devices': list_of(text),
         'first_step_parts_secs': mapping(number(-_MAX_SECS, _MAX_SECS)),
         'shares': mapping(optional(_SHARE)),
+        'skipped_images': fields({'count': _COUNT, 'files': list_of(text)}),
         'parameters': fields(dict.fromkeys(('total', 'trainable', 'frozen', 'bytes'), integer())),
         'pauses': mapping(fields({'count': _COUNT, 'secs': _SECS})),
         'outliers': list_of(fields({'global_step': _COUNT, 'secs': _SECS}))})}

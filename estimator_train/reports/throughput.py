@@ -20,6 +20,7 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
 from estimator_train.system import machine
 from estimator_train.system.formatting import (
+  format_count,
   format_metric,
   format_percent,
   format_quantity,
@@ -264,7 +265,7 @@ def _is_first_hint() -> bool:
 
 def _format_figures(result: Dict[str, Any],
                     best_metric: Optional[str]) -> Iterator[Tuple[str, str]]:
-  """Yields (title, text) of the accuracy, the best evaluation and the throughput, if measured."""
+  """Yields (title, text) of the evaluations, the throughput and the skipped images, if known."""
   best = result.get('best')
   if best and best_metric:
     main_metric = 'accuracy' if 'accuracy' in result else 'loss'
@@ -278,3 +279,5 @@ def _format_figures(result: Dict[str, Any],
     verdict = result['verdict']
     yield 'throughput', format_quantity(result['examples_per_sec'], 'examples/sec') + (
         verdict and '; {}: {}'.format(verdict, verdicts.TEXTS[verdict].log) or '')
+  if result.get('skipped_images'):
+    yield 'skipped', format_count(len(result['skipped_images']), 'bad image')

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
@@ -18,6 +19,11 @@ _BATCH_SIZES_FILE = 'batch_sizes.json'
 _BATCH_SIZES_SCHEMA = json_values.list_of(json_values.tuple_of(json_values.integer(),
                                                         json_values.integer(1)))
 CHECKPOINTS_FILE = 'checkpoint'  # Written by TensorFlow.
+INITIAL_CHECKPOINT = 'model.ckpt-0'
+# What a run has written before its first step; the last group remains when the run is discarded.
+_FILES_BEFORE_FIRST_STEP = re.compile(
+    r'(?:model\.ckpt-0[._].*|checkpoint|graph\.pbtxt|events\.out\.tfevents\..*|keras|labels\.txt|'
+    r'data\.json|batch_sizes\.json|flags\.txt)|(run\.lock|skipped_images\.json|decompressed|logs)')
 _LISTED_PATH_PATTERN = re.compile(r'^\s*(all_)?model_checkpoint_paths?:\s*"((?:[^"\\\n]|\\.)*)"',
                                   re.MULTILINE)
 
@@ -164,13 +170,37 @@ class RunDir:
                       'give --flagfile={} for the flags of that run, or another --{}'.format(
                           self.path_to(FLAGS_FILE), flag_name))
 
-  def record_flags(self, settings: settings_lib.Settings, class_names: Sequence[str] = ()) -> None:
-    """Writes flags.txt and, if there are classes, labels.txt."""
+  def record_flags(self, settings: settings_lib.Settings) -> None:
+    """Writes flags.txt."""
     origin = find_origin(settings)
     storage.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings) + (
         '# functions of {}\n'.format(origin) if origin else ''))
+
+  def record_class_names(self, class_names: Sequence[str]) -> None:
+    """Writes labels.txt, if there are classes."""
     if class_names:
       storage.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
+
+  def has_only_initial_state(self) -> bool:
+    """Returns whether the folder has nothing but what a run writes before its first step."""
+    latest = self.last_checkpoint() or INITIAL_CHECKPOINT
+    return os.path.basename(latest) == INITIAL_CHECKPOINT and all(
+        map(_FILES_BEFORE_FIRST_STEP.fullmatch, os.listdir(self.path)))
+
+  def discard_initial_state(self) -> None:
+    """Removes what a run has written before its first step, except caches and logs.
+
+    The folder must be locked. flags.txt is removed last, so that a process that is killed meanwhile
+    leaves a folder of the same kind.
+    """
+    for name in sorted(os.listdir(self.path), key=FLAGS_FILE.__eq__):
+      match, path = _FILES_BEFORE_FIRST_STEP.fullmatch(name), self.path_to(name)
+      if match is None or match.group(1):
+        continue
+      if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+      else:
+        os.remove(path)
 
   def read_clock(self, default_examples_per_step: int) -> StepClock:
     """Returns the clock of the steps of all runs in the folder.

@@ -5,6 +5,8 @@ and so on. A run is identified by the flags in its `flags.txt`:
 
 - A command with the same flags resumes the run. A command with other flags gets the next number,
   whether the other run has finished or not, because resuming with other flags would mix two runs.
+- If the other run has ended before its first step, for example because an image could not be
+  decoded, nothing is lost with it. The new run replaces it.
 - The values of the flags are compared. It does not matter whether they come from a flagfile, the
   command line or a default. If a later version changes a default, the same command line is another
   command. A flag that is newer than the recorded run had its default in that run.
@@ -14,6 +16,8 @@ and so on. A run is identified by the flags in its `flags.txt`:
 """
 
 import contextlib
+import difflib
+import glob
 import hashlib
 import logging
 import os
@@ -24,7 +28,7 @@ from estimator_train.errors import UserError, printable
 from estimator_train.run_dir import FLAGS_FILE, RunDir, find_origin
 from estimator_train.run_dir.lock import FolderLocked, lock_folder
 from estimator_train.settings import Settings, to_texts
-from estimator_train.settings.flags import OUTPUT_FLAGS, RUNS_FOLDER
+from estimator_train.settings.flags import FLAGS_OF_A_NEW_RUN, OUTPUT_FLAGS, RUNS_FOLDER
 
 _LOG = logging.getLogger('estimator_train')
 # These flags do not identify a run.
@@ -44,11 +48,14 @@ class RunFolder(NamedTuple):
   reason: str
 
 
-def choose_folder(settings: Settings, starting: AbstractSet[str] = frozenset()) -> RunFolder:
+def choose_folder(settings: Settings, starting: AbstractSet[str] = frozenset(),
+                  replaces_runs_without_steps: bool = False) -> RunFolder:
   """Chooses the folder of a training run with these flags.
 
   Args:
     starting: folders in which other processes are starting runs with other flags.
+    replaces_runs_without_steps: whether the folder may have a run with other flags that has not
+      completed a step. The caller must lock the folder and discard this run.
   """
   base_path = make_base_path(settings)
   last_number, last_differences = 0, ''
@@ -58,14 +65,17 @@ def choose_folder(settings: Settings, starting: AbstractSet[str] = frozenset()) 
     if differences == '':
       return RunFolder(path, True, '{0} has a run with the same flags, which this command resumes; '
                        'for a new run, give --model_dir=FOLDER'.format(printable(path)))
-    if differences is not None:
+    if differences is not None and not (
+        replaces_runs_without_steps and path not in starting and _has_run_without_steps(path)):
       last_number, last_differences = number, differences
   path, last_path = (_number_path(base_path, number) for number in (last_number + 1, last_number))
-  if not last_number:
-    return RunFolder(path, False, 'new run in ' + printable(path))
-  return RunFolder(path, False, 'new run in {0}, because {1} {2}; to continue that run, give '
-                   '--model_dir={1}'.format(printable(path), printable(last_path),
-                                            last_differences))
+  text = 'new run in ' + printable(path)
+  if os.path.lexists(os.path.join(path, FLAGS_FILE)):
+    text += ', in place of a run with other flags that ended before its first step'
+  if last_number:
+    text += ', because {0} {1}; to continue that run, give --model_dir={0}'.format(
+        printable(last_path), last_differences)
+  return RunFolder(path, False, text)
 
 
 def lock_chosen_folder(settings: Settings, stack: contextlib.ExitStack) -> str:
@@ -81,7 +91,7 @@ def lock_chosen_folder(settings: Settings, stack: contextlib.ExitStack) -> str:
   """
   starting: Set[str] = set()
   while True:
-    folder = choose_folder(settings, starting)
+    folder = choose_folder(settings, starting, replaces_runs_without_steps=True)
     with contextlib.ExitStack() as attempt:
       try:
         attempt.enter_context(lock_folder(folder.path, flags_digest=digest_flags(settings)))
@@ -92,10 +102,32 @@ def lock_chosen_folder(settings: Settings, stack: contextlib.ExitStack) -> str:
         starting.add(folder.path)
         continue
       # Another run may have ended in the folder before this process locked it.
-      if choose_folder(settings, starting) == folder:
+      if choose_folder(settings, starting, replaces_runs_without_steps=True) == folder:
+        if _has_run_without_steps(folder.path) and not folder.is_resumed:
+          RunDir(folder.path).discard_initial_state()
         _LOG.info('%s', folder.reason)
         stack.enter_context(attempt.pop_all())
         return folder.path
+
+
+def describe_run_with_default_data(settings: Settings) -> Optional[str]:
+  """Describes a new run in `--model_dir` whose data and model nobody has given; None for others.
+
+  Such a run may be due to a mistyped name of the folder of a run that was to be continued. The
+  launcher gives a default folder as `--model_dir`, whose name states the data and the model.
+  """
+  run_dir = RunDir(settings.run.model_dir)
+  if (settings.given.all_names.intersection(FLAGS_OF_A_NEW_RUN) or run_dir.last_checkpoint()
+      or run_dir.path.startswith(make_base_path(settings))
+      or os.path.lexists(run_dir.path_to(FLAGS_FILE))):
+    return None
+  parent, name = os.path.split(os.path.normpath(run_dir.path))
+  runs = glob.glob(os.path.join(glob.escape(parent), '*', FLAGS_FILE))
+  similar = difflib.get_close_matches(
+      name, [os.path.basename(os.path.dirname(path)) for path in runs], 1)
+  return '{} has no run: training {} on {} (the defaults) in a new one{}'.format(
+      printable(run_dir.path), settings.model.model, settings.data.dataset, ''.join(
+          '; did you mean {}?'.format(printable(os.path.join(parent, name))) for name in similar))
 
 
 def digest_flags(settings: Settings) -> str:
@@ -151,6 +183,11 @@ def _describe_differences(path: str, settings: Settings) -> Optional[str]:
   more = len(differences) - 1
   return '' if not differences else 'has a run with other flags ({}{})'.format(
       differences[0], ', and {} more'.format(more) if more else '')
+
+
+def _has_run_without_steps(path: str) -> bool:
+  run_dir = RunDir(path)
+  return os.path.lexists(run_dir.path_to(FLAGS_FILE)) and run_dir.has_only_initial_state()
 
 
 def _list_compared_flags(settings: Settings) -> List[str]:

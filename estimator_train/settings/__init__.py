@@ -43,6 +43,10 @@ class GivenFlags(NamedTuple):
   flagfiles: Tuple[str, ...] = ()
   names_in_flagfiles: FrozenSet[str] = frozenset()
 
+  @property
+  def all_names(self) -> FrozenSet[str]:
+    return self.names | self.names_in_flagfiles
+
 
 _NONE_GIVEN = GivenFlags()
 

@@ -31,6 +31,7 @@ from estimator_train.settings.flag_type import (
   unknown_flag_error,
 )
 from estimator_train.settings.flags import (
+  FLAGS_OF_A_NEW_RUN,
   MODES_WITH_CHECKPOINT_FLAG,
   TRAINING_MODES,
 )
@@ -50,10 +51,6 @@ standard output is the result as a JSON object, on a terminal only with --json.
 
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
-# Unless one of these flags is given, training continues the run in --model_dir with its flags. They
-# define what is trained on which data, so a command that gives one of them defines a run.
-_FLAGS_OF_A_NEW_RUN = ('dataset', 'train_pattern', 'eval_pattern', 'validation_fraction', 'labels',
-                       'image_size', 'model', 'weights')
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE_ARGUMENT = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
@@ -205,7 +202,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), FLAGS_FILE)
   reads_checkpoint = values['mode'] in MODES_WITH_CHECKPOINT_FLAG
-  continues_run = values['mode'] in TRAINING_MODES and names.isdisjoint(_FLAGS_OF_A_NEW_RUN)
+  continues_run = values['mode'] in TRAINING_MODES and names.isdisjoint(FLAGS_OF_A_NEW_RUN)
   if not values['model_dir'] or not (reads_checkpoint or continues_run):
     return []
   # The check of --model_dir reports a null byte, for which isfile raises an error on CPython 3.7.

@@ -15,7 +15,7 @@ The class of an image is the name of the folder directly in that of the split, a
 import glob
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.settings import user_code
@@ -149,6 +149,22 @@ def find_patterns(flags: DataFlags, mode: str, is_folder_of_run: bool) -> Dict[s
   elif needs_evaluation and mode in ('train_and_evaluate', 'evaluate'):
     patterns['validation_fraction'] = FOLDER_VALIDATION_FRACTION
   return patterns
+
+
+def list_found_patterns(flags: Mapping[str, Optional[str]]) -> List[str]:
+  """Returns the names of recorded flags whose values follow from the folder of `--dataset`.
+
+  Args:
+    flags: the recorded values as texts, by name.
+  """
+  dataset = flags.get('dataset') or ''
+  if not is_folder(dataset):
+    return []
+  folder = dataset.rstrip('/') + '/'
+  names = [name for name in ('train_pattern', 'eval_pattern')
+           if ((flags.get(name) or '') + '/').startswith((folder, glob.escape(folder)))]
+  is_default = flags.get('validation_fraction') == str(FOLDER_VALIDATION_FRACTION)
+  return names + ['validation_fraction'] * is_default
 
 
 def find_splits(dataset: str) -> Splits:

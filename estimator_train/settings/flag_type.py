@@ -184,7 +184,7 @@ class Flag(NamedTuple):
       raise UserError('--{} has no such choice'.format(self.name),
                       self.to_argument(value), '{}choose from {}{}{}'.format(
                           ''.join('did you mean {}? '.format(name) for name in
-                                  difflib.get_close_matches(str(value), names, 1)),
+                                  _nearest_names(str(value), names)),
                           ', '.join(names),
                           ', or give package.module:function' if self.built_in_names else '',
                           ', or the path of an existing folder' if self.accepts_folder else ''))
@@ -240,7 +240,8 @@ def unknown_flag_error(text: str) -> UserError:
   """Returns the error for an argument that does not match any flag."""
   name = text.lstrip('-').partition('=')[0]
   if not (text.startswith('-') and name):
-    return UserError('an argument is not a flag', text, 'write it as --FLAG=VALUE')
+    return UserError('an argument is not a flag', text, 'write it as --{}'.format(
+        'mode=' + text if text in (all_flags()['mode'].choices or ()) else 'FLAG=VALUE'))
   similar_names = _similar_names(name, [*all_flags(), 'flagfile', 'help', 'version'])
   remedy = 'did you mean --{}? '.format(', --'.join(similar_names)) if similar_names else ''
   if similar_names and re.search(r'\s', name):  # Such as the line `--FLAG VALUE` of a flagfile.
@@ -256,6 +257,16 @@ def unknown_keyword_error(name: str) -> UnknownKeyword:
     return UnknownKeyword('unknown keyword', name, _REMEDIES_FOR_KERAS_ARGUMENTS[name])
   return UnknownKeyword('unknown keyword', name,
                         remedy + 'help(estimator_train.Settings) lists all keywords')
+
+
+def _nearest_names(value: str, names: Sequence[str]) -> List[str]:
+  """Returns the most similar name, if any: of resnet50 and resnet152, resnet50 for resnet18."""
+  stem = value.rstrip('0123456789')
+  number = value[len(stem):]
+  by_distance = {abs(int(name[len(stem):]) - int(number)): name for name in names
+                 if number and name.startswith(stem) and name[len(stem):].isdigit()}
+  return [by_distance[min(by_distance)]] if by_distance else (
+      difflib.get_close_matches(value, names, 1))
 
 
 def _similar_names(name: str, names: Sequence[str]) -> List[str]:

@@ -25,6 +25,10 @@ from estimator_train.settings.workloads import WORKLOADS
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'write_tfrecords', 'download', 'doctor', 'scaling', 'lr_finder', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
+# Unless one of these flags is given, training continues the run in --model_dir with its flags. They
+# define what is trained on which data, so a command that gives one of them defines a run.
+FLAGS_OF_A_NEW_RUN = ('dataset', 'train_pattern', 'eval_pattern', 'validation_fraction', 'labels',
+                      'image_size', 'model', 'weights')
 # These flags do not change what is computed. They may differ between the tasks of a cluster, and
 # when a run is resumed.
 OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')

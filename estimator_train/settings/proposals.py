@@ -1,7 +1,7 @@
 """Makes the commands that messages propose; from Python, the calls of the library's functions."""
 
 import shlex
-from typing import Sequence
+from typing import List, Sequence
 
 from estimator_train.settings.flag_type import all_flags
 from estimator_train.system.library_call import is_library_call
@@ -11,7 +11,7 @@ from estimator_train.system.summary import program_command
 _FUNCTION_NAMES = {'train_and_evaluate': 'train', 'train': 'train', 'evaluate': 'evaluate',
                    'predict': 'predict', 'export': 'export', 'lr_finder': 'lr_find',
                    'report': 'report'}
-_IMAGES = 'IMAGES'  # Stands for the input of the user.
+_IMAGES, _ROWS = 'IMAGES', 'ROWS.csv'  # Stand for the input of the user.
 
 
 def make_command(*arguments: str) -> str:
@@ -21,10 +21,20 @@ def make_command(*arguments: str) -> str:
   return ' '.join([program_command(), *map(shlex.quote, arguments)])
 
 
-def make_predict_command(model_dir: str, has_images: bool) -> str:
-  """Returns a command that predicts images of the user, or the test examples without images."""
+def make_predict_command(model_dir: str, has_images: bool, checkpoint: str = 'latest') -> str:
+  """Returns a command that predicts images or rows of the user.
+
+  Args:
+    checkpoint: the value of `--checkpoint`.
+  """
   return make_command('--mode=predict', '--model_dir=' + model_dir,
-                      *(['--input=' + _IMAGES] if has_images else []))
+                      *make_checkpoint_arguments(checkpoint),
+                      '--input=' + (_IMAGES if has_images else _ROWS))
+
+
+def make_checkpoint_arguments(checkpoint: str) -> List[str]:
+  """Returns the arguments that select a checkpoint; none if it is the default."""
+  return [] if checkpoint == all_flags()['checkpoint'].default else ['--checkpoint=' + checkpoint]
 
 
 def _make_call(arguments: Sequence[str]) -> str:

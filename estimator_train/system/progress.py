@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence, TextIO, Tuple
 
 from estimator_train.system.formatting import (
   format_bytes,
@@ -60,7 +60,7 @@ class ProgressBar:
     with OUTPUT_LOCK:
       # The constructor already draws the bar, but without text. `postfix` can be any object.
       bar = self._bar = _make_tqdm(
-          total=total, initial=initial, leave=False, dynamic_ncols=True, mininterval=0, miniters=1,
+          total=total, initial=initial, leave=False, mininterval=0, miniters=1,
           postfix=self, bar_format='{postfix.text}')
       bar.bar_format += ' |{bar}|' if total else ''
       bar.refresh()
@@ -160,15 +160,28 @@ def _make_tqdm(**options: Any) -> Any:
     _lock = _NoLock()
     monitor_interval = 0  # Without tqdm's own thread that redraws bars.
 
-  if not is_jupyter_kernel():
-    return Bar(file=sys.stderr, **options)
-  options['leave'] = True
+  if is_jupyter_kernel():
+    options['leave'] = True
+    with contextlib.suppress(ImportError):
+      import ipywidgets  # noqa: F401
+      from tqdm.notebook import tqdm as notebook_tqdm
+      return notebook_tqdm(dynamic_ncols=True, **options)
+  ncols, nrows = _find_bar_limits(sys.stderr)
+  bar = Bar(file=sys.stderr, ncols=ncols, nrows=nrows, **options)
+  bar.dynamic_ncols = _find_bar_limits  # tqdm calls it again whenever it draws the bar.
+  return bar
+
+
+def _find_bar_limits(file: TextIO) -> Tuple[Optional[int], Optional[int]]:
+  """Returns the columns and rows for bars; (None, None) without a terminal.
+
+  tqdm shows no bar on a terminal that reports no size, such as one of `script` in a batch job.
+  """
   try:
-    import ipywidgets  # noqa: F401
-  except ImportError:
-    return Bar(file=sys.stderr, **options)
-  from tqdm.notebook import tqdm as notebook_tqdm
-  return notebook_tqdm(**options)
+    columns, rows = os.get_terminal_size(file.fileno())
+  except (OSError, ValueError):
+    return None, None
+  return (columns or 80) - 1, (rows or 24) - 1
 
 
 class _NoLock:

@@ -180,12 +180,14 @@ def _translate_conversion_errors(flags: ModelFlags) -> Iterator[None]:
 def write_run_files(run: Run) -> None:
   """Writes data.json, flags.txt and labels.txt, and logs the flags that a resumed run has changed.
 
+  If there is nothing to train, an existing flags.txt is not changed.
+
   Must be called after the model has been converted. Otherwise, a run that fails during the
   conversion would replace the files that describe the checkpoint.
   """
   differences = run.run_dir.flag_differences(run.settings, [
       name for name, _ in run.settings.items() if name not in ('model_dir', *OUTPUT_FLAGS)])
-  if differences and run.start.checkpoint is not None and run.start.step < run.end_step:
+  if differences and run.start.checkpoint is not None and run.trains_further:
     _LOG.info('resuming with the weights of step %d and other flags: %s', run.start.step,
               ', '.join(differences))
   if run.settings.run.evaluates and run.data.test is not None:
@@ -196,7 +198,9 @@ def write_run_files(run: Run) -> None:
   # data.json must be written before flags.txt, because data_record.read derives a missing data.json
   # from the flags.txt of the earlier run.
   data_record.write(run.run_dir, DataRecord(test_examples, run.data.validation))
-  run.run_dir.record_flags(run.settings, run.data.spec.labels)
+  if run.trains_further or not run.run_dir.read_flags():
+    run.run_dir.record_flags(run.settings)
+  run.run_dir.record_class_names(run.data.spec.labels)
 
 
 def _log_setup(run: Run, model: PreparedModel) -> None:
@@ -208,7 +212,7 @@ def _log_setup(run: Run, model: PreparedModel) -> None:
             settings.optimizer.batch_size, engine.examples_per_replica)
   log_parameters(run, model.parameter_counts)
   flags, schedule = settings.optimizer, model.schedule
-  if schedule is not None and (
+  if schedule is not None and run.trains_further and (
       flags.lr_schedule, flags.lr_warmup_epochs, flags.scale_learning_rate) != (
           'constant', 0., 'none'):
     _LOG.info('learning rate %s%s', schedule, '' if flags.scale_learning_rate == 'none' else (

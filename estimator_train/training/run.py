@@ -29,6 +29,7 @@ from estimator_train.training.evaluation_steps import EvaluationSteps, plan_eval
 from estimator_train.training.selection import StopReason
 
 _LOG = logging.getLogger('estimator_train')
+_MAX_REPORTED_FILES = 5
 
 
 class Run(NamedTuple):
@@ -71,6 +72,11 @@ class Run(NamedTuple):
     return self.run_dir.path if self.process.is_chief else None
 
   @property
+  def trains_further(self) -> bool:
+    """Whether there is a step to train."""
+    return self.start.step < self.end_step and self.stop_reason is None
+
+  @property
   def examples_seen(self) -> int:
     """The number of examples that earlier runs used, up to the step at which this run starts."""
     return self.clock.examples_at(self.start.step)
@@ -100,6 +106,13 @@ class Run(NamedTuple):
     if self.settings.input.on_bad_image != 'skip':
       return {}
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
+
+  @property
+  def skipped_images_figures(self) -> Dict[str, Any]:
+    """The item of throughput.json about skipped images; {} if there are none."""
+    skipped = self.data.skipped_images
+    return {'skipped_images': {'count': len(skipped), 'files': [
+        image.file for image in skipped[:_MAX_REPORTED_FILES]]}} if skipped else {}
 
 
 def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS,

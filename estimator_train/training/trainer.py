@@ -26,6 +26,7 @@ from estimator_train.reports import metrics_log
 from estimator_train.reports.step_times import RunTimes
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flags import DEFAULT_SAVE_SECS
+from estimator_train.system.formatting import format_count
 from estimator_train.system.library_call import is_library_call
 from estimator_train.system.signals import SignalState
 from estimator_train.tf_patches import estimator as estimator_patches
@@ -71,7 +72,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     TrainingFailed: the loss or the weights are not finite, or a checkpoint could not be saved.
     UserError: the input could not be read.
   """
-  if run.start.step >= run.end_step or run.stop_reason is not None:
+  if not run.trains_further:
     return _outcome_without_training(run)
   settings, engine, is_chief = run.settings, run.engine, run.process.is_chief
   _discard_results_after_checkpoint(run)
@@ -134,16 +135,28 @@ def _outcome_without_training(run: Run) -> Outcome:
   step, end_step = run.start.step, run.end_step
   times = RunTimes([], [], [], {}, global_step=step, loss=None)
   if step >= end_step:
-    # With --train_epochs, the end is never before the step of the checkpoint; see find_end_step.
-    _LOG.info('nothing to train: %s is at step %d%s', run.run_dir.path, step,
-              ' of {}'.format(end_step) if step == end_step
-              else ', past --train_steps={}'.format(end_step))
+    _LOG.info('nothing to train: %s %s', run.run_dir.path, _describe_end(run))
     return Outcome(times)
   assert run.stop_reason is not None
   _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
             '--early_stopping_epochs, --early_stopping_steps or --stop_at_accuracy',
             run.run_dir.path, step, run.stop_reason.text)
   return Outcome(times, stop_reason=run.stop_reason)
+
+
+def _describe_end(run: Run) -> str:
+  """Describes how far the run has trained, and how to continue if it was meant to."""
+  step, duration = run.start.step, run.settings.duration
+  if duration.train_epochs is not None:
+    name, given, trained = 'train_epochs', duration.train_epochs, run.clock.completed_epochs(step)
+    amount = format_count(trained, 'epoch') + ' (step {})'.format(step)
+  else:
+    name, given, trained = 'train_steps', run.end_step, step
+    amount = format_count(trained, 'step')
+  if given >= trained:
+    return 'is at step {} of {}'.format(step, run.end_step)
+  return ('has already trained for {0}, and --{1} counts from the start of the run: give '
+          '--{1}={2} for {3} more'.format(amount, name, trained + given, given))
 
 
 def _discard_results_after_checkpoint(run: Run) -> None:

@@ -1,11 +1,19 @@
 """Which images are listed, and of which class; what is named when a pattern matches another set."""
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from estimator_train.data import datasets, file_pattern, image_folder, labels_file, tfrecord
+from estimator_train.data import (
+  datasets,
+  file_pattern,
+  image_folder,
+  labels_file,
+  opening,
+  tfrecord,
+)
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import images
 from estimator_train.run_dir import RunDir
@@ -129,8 +137,10 @@ def test_folders_and_several_patterns(folders, caplog):
   caplog.clear()
   describe('new,train/*/*.jpeg')
   assert_logged(caplog, ['leaves out 1 images in the folders that it searches: 1 .webp'])
-  with pytest.raises(UserError, match='matches no file: --train_pattern=nowhere [(]'):
+  with pytest.raises(UserError, match='--train_pattern=nowhere .there is no nowhere.: give the pa'):
     describe('new,nowhere')
+  with pytest.raises(UserError, match='there is no trian.: did you mean train[?] give the path'):
+    describe('new,trian')
   make_files('x,y/A/1.png', 'x,y/B/1.png', 'x,y/A/2,3.png')  # Commas in names.
   for pattern, count in (('x,y', 3), ('x,y/*/*.png', 3), ('x,y/*/?.png', 2)):
     assert len(describe(pattern).train.files) == count
@@ -288,3 +298,15 @@ def test_images_next_to_the_class_folders(caplog):
   make_files(*CLASSES, *NESTED, 't/cover.jpg')
   describe('t/**/*.jpg', labels=('cat', 'dog', '2019', '2020', 't'))  # The user knows them.
   assert not caplog.records
+
+
+@pytest.mark.parametrize('counts, expected', [
+    ([3, 3], 'A 3, B 3'),
+    ([4, 3], 'A 4, B 3; the largest class has 1.33 times as many as the smallest'),
+    ([6, 3], 'A 6, B 3; the largest class has 2 times as many as the smallest '
+     '(--class_weights=balanced compensates for that)')])
+def test_the_log_of_the_numbers_of_images(counts, expected, caplog):
+  caplog.set_level('INFO', 'estimator_train')
+  opening._log_class_counts(SimpleNamespace(
+      count_examples_by_class=lambda: counts, spec=SimpleNamespace(labels=('A', 'B'))), Settings())
+  assert caplog.messages == ['{} training images: {}'.format(sum(counts), expected)]

@@ -8,6 +8,7 @@ import h5py
 import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import QUICK, evaluated_steps, fails
+from PIL import Image
 
 from estimator_train.exporting import h5_model
 from estimator_train.reports import page
@@ -40,11 +41,14 @@ def train(run_well, monkeypatch, tmp_path):
 
 def test_the_best_over_restarts(train, run_well, run_program, tmp_path):
   done = train(6, '--keep_checkpoint_max=1')
+  assert '--checkpoint' not in done.err
   assert done.result['best']['global_step'] == 6, 'the accuracy of step 4, with a lower loss'
   assert (tmp_path / 'best.h5').read_bytes() == (tmp_path / 'model.h5').read_bytes()
   done = train(8, '--keep_checkpoint_max=1')
   best = done.result['best']
   assert best['global_step'] == 6 and best['accuracy'] == .5 and done.result['global_step'] == 8
+  predict = ' --mode=predict --model_dir={} --checkpoint=best --input=IMAGES\n'.format(tmp_path)
+  assert predict in done.err
   assert [path.name for path in tmp_path.glob('model.ckpt-*.index')] == ['model.ckpt-8.index']
   kernels = [_read_kernel(tmp_path / name) for name in ('best.h5', 'model.h5')]
   reader = tf.train.load_checkpoint(best['checkpoint'])
@@ -56,12 +60,17 @@ def test_the_best_over_restarts(train, run_well, run_program, tmp_path):
                tmp_path / folder, *COMMON, *arguments)
 
   done = evaluate(run_well, '', 'best')
+  assert predict in done.err
   assert done.result['global_step'] == 6 and done.result['checkpoint'] == best['checkpoint']
   assert done.result['average_loss'] == best['average_loss']
   written, run = (json.loads((folder / 'evaluation.json').read_text()) for folder in (
       Path(done.result['evaluation_dir']), tmp_path))
   assert written['global_step'] == 6 and written['checkpoint'] == best['checkpoint']
   assert run['global_step'] == 8
+  Image.new('L', (8, 8)).save(str(tmp_path / 'a.png'))
+  predicted = run_well('--mode=predict', '--checkpoint=best', '--model_dir', tmp_path, '--input',
+                       tmp_path / 'a.png')
+  assert ' --mode=export --model_dir={} --checkpoint=best\n'.format(tmp_path) in predicted.err
 
   # A path does as well, in another folder than the evaluation's.
   by_path = evaluate(run_well, 'other', tmp_path / 'model.ckpt-8.index')

@@ -72,6 +72,11 @@ def test_a_bad_image_is_named_or_skipped(run_well, run_program, folders, image_f
   assert done.result['examples'] == 10 and done.result['global_step'] == 6
   assert [image['file'] for image in done.result['skipped_images']] == [str(bad), str(text)]
   assert 'Invalid JPEG' in done.result['skipped_images'][0]['reason']
+  assert '\n  skipped     2 bad images\n' in done.err
+  assert json.loads((tmp_path / 'model' / 'throughput.json').read_text())['skipped_images'] == {
+      'count': 2, 'files': [str(bad), str(text)]}
+  evaluated = run_well('--mode=evaluate', '--model_dir={}'.format(tmp_path / 'model'))
+  assert '\n  skipped     1 bad image\n' in evaluated.err, 'that of the test images'
   memory = json.loads((tmp_path / 'model' / 'skipped_images.json').read_text())
   assert [len(memory[split]['bad']) for split in ('train', 'test')] == [1, 1]
   bad.unlink()

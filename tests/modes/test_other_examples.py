@@ -54,7 +54,7 @@ def test_other_evaluations_have_records_of_their_own(train, run_well, data, mode
   evaluate = ['--mode=evaluate', '--model_dir', model_dir]
   other = '--eval_pattern={}/other'.format(data)
   for arguments, name, reason in (
-      ([other], r'other-', '--eval_pattern='),
+      ([other], r'other-', 'other test examples: ' + other),
       ([other, '--checkpoint', model_dir / 'model.ckpt-2'], 'other-', 'other test examples'),
       (['--checkpoint', model_dir / 'model.ckpt-2'], 'test-', 'another checkpoint: '),
       (['--eval_pattern={}/other/*/1.png,{}/test/A'.format(data, data)], 'other-', 'examples')):
@@ -64,6 +64,7 @@ def test_other_evaluations_have_records_of_their_own(train, run_well, data, mode
     assert os.path.basename(folder).startswith(name)
     assert folder.endswith('-step-2') == ('--checkpoint' in arguments)
     assert 'not the evaluation of the run' in done.err and reason in done.err
+    assert '--validation_fraction' not in done.err and ' before and ' not in done.err
     written = json.loads((model_dir / folder / 'evaluation.json').read_text())
     assert written['average_loss'] == done.result['average_loss']
     page_path = page.write_page(folder)

@@ -132,6 +132,23 @@ def test_the_table_marks_the_best_and_has_each_flag_once():
       'step, median': (['500\u00a0ms'] * 3, [False] * 3), 'model': (['m'] * 3, [False] * 3)}
 
 
+def test_the_patterns_of_a_folder_have_no_rows():
+  """Nobody gave them, and the row of --dataset shows the difference."""
+  empty = page.PageData(*[{} for _ in page.PageData._fields])
+  flags = [{'dataset': './' + name, 'train_pattern': './{}/train'.format(name),
+            'eval_pattern': None, 'validation_fraction': '0.2'} for name in 'ab']
+  flags.append({'dataset': 'mnist', 'train_pattern': None, 'eval_pattern': None,
+                'validation_fraction': None})
+
+  def find_titles():
+    runs = [page.ComparedRun('', '', empty._replace(flags=each)) for each in flags]
+    return [row.title for row in report_mode._make_table(runs)]
+
+  assert find_titles() == ['--dataset']
+  flags[0]['train_pattern'] = 'c'
+  assert find_titles() == ['--dataset', '--train_pattern']
+
+
 def test_the_charts_show_the_best_of_many_runs(tmp_path):
   empty = page.PageData(*[{} for _ in page.PageData._fields])
   runs = [page.ComparedRun('run {}'.format(number), 'folder', empty._replace(

@@ -48,6 +48,13 @@ def test_training(run_well, run_program):
   assert fails(run_program('--mode=evaluate'), 'give --model_dir=FOLDER')
 
 
+def test_a_mistyped_folder(run_well):
+  done = run_well('--train_steps=1', '--mode=train', '--noreport_page', '--model_dir=runs/new')
+  assert 'runs/new has no run: training fashion_cnn on fashion_mnist_sample (the def' in done.err
+  done = run_well('--train_steps=2', '--model_dir=runs/new')
+  assert ' has no run' not in done.err
+
+
 def test_export(run_well, copied_run):
   for export_format in ('saved_model', 'h5'):
     path = run_well('--mode=export', '--model_dir', copied_run,

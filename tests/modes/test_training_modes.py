@@ -139,10 +139,26 @@ def test_a_finished_run_is_evaluated(run_well, copied, copied_run):
   assert 'nothing to train: {} is at step 20 of 20'.format(copied_run) in again.err
   assert again.result['accuracy'] == evaluation['accuracy']
   assert read(copied_run, 'throughput.json') == throughput
+  recorded = (copied_run / 'flags.txt').read_text()
   again = run_well('--mode=train', '--train_steps=2', *copied)
   assert again.result['global_step'] == 20
-  assert 'nothing to train: {} is at step 20, past --train_steps=2\n'.format(
-      copied_run) in again.err
+  assert ('nothing to train: {} has already trained for 20 steps, and --train_steps counts from '
+          'the start of the run: give --train_steps=22 for 2 more\n').format(
+              copied_run) in again.err
+  assert (copied_run / 'flags.txt').read_text() == recorded, 'those of the training'
+
+
+def test_epochs_count_from_the_start_of_the_run(run_well, tmp_path):
+  common = ['--mode=train', MODEL, '--batch_size=3000', '--lr_schedule=cosine',
+            '--model_dir={}'.format(tmp_path)]
+  run_well('--train_epochs=3', *common)
+  recorded = (tmp_path / 'flags.txt').read_text()
+  again = run_well('--train_epochs=2', *common)
+  assert again.result['steps_run'] == 0 and 'decaying' not in again.err
+  assert ('nothing to train: {} has already trained for 3 epochs (step 6), and --train_epochs '
+          'counts from the start of the run: give --train_epochs=5 for 2 more\n').format(
+              tmp_path) in again.err
+  assert (tmp_path / 'flags.txt').read_text() == recorded
 
 
 def test_resume_from_the_checkpoint_before_a_damaged_one(run_well, run_program, copied,

@@ -36,6 +36,7 @@ def test_contents_without_a_bad_image(write, image_folders, tmp_path):
   done = write('--on_bad_image=skip', '--max_bad_images=0.1')
   assert done.code == 0, done.err
   assert [image['file'] for image in done.result['skipped_images']] == [str(bad)]
+  assert '\n  skipped     1 bad image\n' in done.err
   bad.unlink()
   folder = tmp_path / 'records'
   names = ['{}-0000{}-of-00004'.format(split, shard) for split in ('eval', 'train')

@@ -286,6 +286,30 @@ def test_figures_of_other_runs(tmp_path):
     assert text in found.source
 
 
+@pytest.mark.parametrize('count, expected', [
+    (1234, 'Skipped images 1,234: a.png, b\\n.png and 1,232 more'),
+    (2, 'Skipped images 2: a.png, b\\n.png Last')])
+def test_skipped_images(tmp_path, count, expected):
+  found = write(tmp_path, part('throughput.json', skipped_images={
+      'count': count, 'files': ['a.png', 'b\n.png']}))
+  assert expected in found.text
+
+
+@pytest.mark.parametrize('flags, expected', [
+    ('--model=residual_cnn\n--preprocess=unit', ['--model=residual_cnn']),
+    ('--dataset=x.y:z\n--preprocess=unit', ['--dataset=x.y:z']),
+    ('--preprocess=caffe', ['--preprocess=caffe']),
+    ('--model=vgg16\n--weights=imagenet\n--preprocess=caffe',
+     ['--model=vgg16', '--weights=imagenet']),
+    ('--dataset=./x\n--train_pattern=./x/train\n--eval_pattern=./x/val', ['--dataset=./x']),
+    ('--dataset=./x\n--train_pattern=./x\n--validation_fraction=0.2\n--eval_pattern=y',
+     ['--dataset=./x', '--eval_pattern=y'])])
+def test_values_that_the_program_has_chosen_are_no_given_flags(tmp_path, flags, expected):
+  (tmp_path / 'flags.txt').write_text(flags + '\n')
+  section = write(tmp_path).source.partition('Flags that differ')[2]
+  assert re.findall('<code>(--.*?)</code>', section.partition('All other flags')[0]) == expected
+
+
 def test_lines_end_where_they_leave_the_chart():
   (chart,) = experiment_charts.draw_lr_finder_chart(part('lr_finder.json')['lr_finder.json'])
   for color in ('sky', 'blue'):  # The last loss is 1e30.

@@ -7,7 +7,7 @@ import pytest
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir, default_folder, lock
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, command_line
 
 NAME = 'runs/fashion_mnist_sample-fashion_cnn'
 
@@ -63,6 +63,19 @@ def test_the_same_command_resumes_and_another_gets_the_next_number():
   assert choose()[:2] == (NAME + '-11', False) and choose(train_epochs=9)[:2] == (NAME, True)
 
 
+@pytest.mark.parametrize('given, is_described', [
+    ([], True), (['--dataset=fashion_mnist_sample'], False), (['--model=fashion_cnn'], False),
+    (['--flagfile=quickstart'], False)])
+def test_a_new_run_with_default_data_is_described(given, is_described):
+  record('runs/int')
+  for name, question in (('runs/intt', '; did you mean runs/int?'), ('other', ''),
+                         ('runs/int', ''), (NAME + '-2', '')):
+    settings = command_line.parse(['--model_dir=' + name, '--train_epochs=3', *given])
+    assert default_folder.describe_run_with_default_data(settings) == (
+        name + ' has no run: training fashion_cnn on fashion_mnist_sample (the defaults) in a new '
+        'one' + question if is_described and name in ('runs/intt', 'other') else None)
+
+
 def test_runs_of_other_versions():
   record(NAME)
   edit_flags(NAME, '# --early_stopping_epochs is not set\n', '')  # A flag that did not exist.
@@ -116,13 +129,60 @@ def test_commands_that_start_at_the_same_time_never_share_a_folder():
   assert lock_chosen()[0] == NAME
 
 
+def record_initial_state(folder, *names, **flags):
+  run_dir = record(folder, **flags)
+  os.makedirs(run_dir.path_to('keras'), exist_ok=True)
+  for name in ('model.ckpt-0.index', 'model.ckpt-0.data-00000-of-00001', 'labels.txt', 'data.json',
+               'batch_sizes.json', 'events.out.tfevents.1.vm', 'keras/keras_model.ckpt.index',
+               'skipped_images.json', *names):
+    with open(run_dir.path_to(name), 'w'):
+      pass
+  with open(run_dir.path_to('checkpoint'), 'w') as file:
+    file.write('model_checkpoint_path: "model.ckpt-0"\n')
+  return run_dir
+
+
+def test_a_run_without_steps_is_replaced(caplog):
+  caplog.set_level('INFO', 'estimator_train')
+  record_initial_state(NAME)
+  folder, stack = lock_chosen()
+  with stack:
+    assert folder == NAME and len(os.listdir(NAME)) == 11, 'the same command resumes'
+  with contextlib.closing(lock_chosen()[1]):  # Another process is starting the run.
+    folder, stack = lock_chosen(seed=2)
+    with stack:
+      assert folder == NAME + '-2'
+  caplog.clear()
+  folder, stack = lock_chosen(seed=2)
+  with stack:
+    assert folder == NAME and sorted(os.listdir(NAME)) == ['run.lock', 'skipped_images.json']
+  assert caplog.messages == ['new run in {}, in place of a run with other flags that ended before '
+                             'its first step'.format(NAME)]
+
+
+@pytest.mark.parametrize('name', ['model.ckpt-9.index', 'best.h5', 'metrics.jsonl', 'notes.txt'])
+def test_a_run_with_anything_else_is_not_replaced(name):
+  record_initial_state(NAME, name)
+  folder, stack = lock_chosen(seed=2)
+  with stack:
+    assert folder == NAME + '-2' and len(os.listdir(NAME)) == 11
+
+
+def test_a_run_whose_last_checkpoints_are_elsewhere_is_not_replaced():
+  with open(record_initial_state(NAME).path_to('checkpoint'), 'w') as file:
+    file.write('model_checkpoint_path: "model.ckpt-9"\n')
+  folder, stack = lock_chosen(seed=2)
+  with stack:
+    assert folder == NAME + '-2'
+
+
 def test_a_run_that_ends_before_its_folder_is_locked(monkeypatch):
   """The folder was free when it was chosen, but then has another run."""
   lock_folder = lock.lock_folder
 
   def lock_after_another_run(path, **arguments):
     monkeypatch.setattr(default_folder, 'lock_folder', lock_folder)
-    record(path, seed=2)
+    record_initial_state(path, 'model.ckpt-1.index', seed=2)
     return lock_folder(path, **arguments)
 
   monkeypatch.setattr(default_folder, 'lock_folder', lock_after_another_run)

@@ -59,5 +59,9 @@ def test_calls_in_place_of_commands():
         (['--mode=train', '--seed=3'], "train(mode='train', seed=3)")):
       assert proposals.make_command(*arguments) == expected
     assert proposals.make_predict_command('x', True) == "predict(model_dir='x', input=IMAGES)"
+    assert proposals.make_predict_command('x', False, 'best') == (
+        "predict(model_dir='x', checkpoint='best', input='ROWS.csv')")
   assert proposals.make_predict_command('x', True).endswith(
       ' --mode=predict --model_dir=x --input=IMAGES')
+  assert proposals.make_predict_command('x', False, 'best').endswith(
+      ' --mode=predict --model_dir=x --checkpoint=best --input=ROWS.csv')

@@ -97,6 +97,14 @@ def test_a_narrow_bar_has_fewer_parts_and_no_cut_number(monkeypatch, columns):
   assert len(shown.split(', ')) == {20: 1, 40: 2, 60: 3, 120: 5}[columns]
 
 
+@pytest.mark.parametrize('columns, rows', [(60, 0), (0, 24), (0, 0)])
+def test_a_terminal_that_reports_no_size_shows_bars(monkeypatch, columns, rows):
+  with monkeypatch.context() as context, terminal.Terminal(context, columns, rows) as screen:
+    progress.ProgressBar(lambda bar: ['step 3/10'], total=10).close()
+  assert 'step 3/10 |' in screen.written
+  assert max(map(len, screen.written.split('\r'))) == (columns or 80) - 1
+
+
 def test_the_time_that_is_left():
   with pytest.MonkeyPatch.context() as context, terminal.Terminal(context, 80):
     bar = progress.ProgressBar(lambda bar: ['x'], total=100, initial=10)

@@ -32,7 +32,7 @@ from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, rules
-from estimator_train.settings.proposals import make_command
+from estimator_train.settings.proposals import make_checkpoint_arguments, make_command
 from estimator_train.system.formatting import format_count, format_quantity
 from estimator_train.system.progress import make_bar, shows_progress_bars
 from estimator_train.system.summary import log_summary
@@ -73,7 +73,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
           ('bad', format_count(writer.num_errors, noun) if writer.num_errors else None),
           ('predictions', None if output == output_file.STANDARD_OUTPUT else output),
           ('checkpoint', trained_model.checkpoint.path)],
-              make_command('--mode=export', '--model_dir=' + run_dir.path)
+              make_command('--mode=export', '--model_dir=' + run_dir.path,
+                           *make_checkpoint_arguments(settings.checkpoints.checkpoint))
               if writer.num_predicted else None)
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             'output': output, 'predicted': writer.num_predicted,

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
@@ -225,6 +225,7 @@ RULES = [
     (SCALING + ' --cache_features', 'how images are read.*: omit it'),
     (OVER_WORKERS + ' --distribution_strategy=parameter_server', 'requires synchronous workers: '),
     (OVER_WORKERS + ' --all_reduce_alg=hierarchical_copy', 'not support several workers: .*omit'),
+    ('--format=h5', 'unknown flag: --format: did you mean --export_format[?]'),
     ('--lr=1', 'unknown flag: --lr: did you mean --learning_rate[?]'),
     ('--patience=3', 'unknown flag: --patience: did you mean --early_stopping_epochs[?]'),
     ('--model=resnet', '--model=resnet: did you mean resnet50[?] choose from fashion_cnn'),
@@ -360,6 +361,7 @@ TEXTS = st.text() | st.text(st.characters(whitelist_categories=('Cs', 'Cc', 'Zs'
 
 
 @settings(max_examples=100, deadline=None, database=None)
+@example(values=[('model_dir', '\ud800')], arguments=[])
 @given(values=st.lists(st.tuples(st.sampled_from(sorted(KINDS)), TEXTS), max_size=4),
        arguments=st.lists(st.text(alphabet='-=: abdehilnosz"\n\0\ud800', max_size=8) | TEXTS))
 def test_any_command_line_gives_settings_or_a_user_error(values, arguments):

@@ -8,6 +8,7 @@ system/temporary_files.py).
 """
 
 import errno
+import logging
 import os
 import shlex
 import sys
@@ -24,6 +25,7 @@ from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
 
+_LOG = logging.getLogger('estimator_train')
 PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
 # For each format, the function that writes a restored model to a folder. It returns lists of names
 # that become part of the result of export_checkpoint.
@@ -86,11 +88,15 @@ def export_checkpoint(trained_model: TrainedModel,
               global_step=checkpoint.global_step)
 
 
-def make_command_to_read(export: Dict[str, Any]) -> str:
+def make_command_to_read(export: Dict[str, Any]) -> Optional[str]:
   """Returns a command that loads an export, and prints its inputs and outputs.
 
   Args:
     export: the result of export_checkpoint.
+
+  Returns:
+    None for a Keras model that TensorFlow 1.15 cannot load without arguments. If so, the function
+    logs a warning.
   """
   path, python = export['path'], sys.executable
   if export['format'] == 'saved_model':
@@ -98,7 +104,13 @@ def make_command_to_read(export: Dict[str, Any]) -> str:
                  '--all']
   else:
     file_name, code = _READING_CODE[export['format']]
-    arguments = [python, '-c', code.format(repr(os.path.join(path, file_name)))]
+    file = os.path.join(path, file_name)
+    error = h5_model.find_loading_error(file) if export['format'] == 'h5' else None
+    if error is not None:
+      _LOG.warning('TensorFlow 1.15 cannot load %s without custom_objects (%s): '
+                   '--export_format=saved_model makes a model that needs none', file, error)
+      return None
+    arguments = [python, '-c', code.format(repr(file))]
   return ' '.join(map(shlex.quote, arguments))
 
 

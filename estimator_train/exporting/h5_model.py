@@ -16,10 +16,12 @@ import shutil
 from typing import Any, Dict, Iterator, List, Optional
 
 import h5py
+import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint
 from estimator_train.checkpoints.best_checkpoint import MODEL_FILE, BestCheckpoint
 from estimator_train.checkpoints.pinned_files import ReadableCheckpoint, pin_verified_checkpoint
+from estimator_train.distribution.devices import cpu_session
 from estimator_train.errors import UserError, one_line
 from estimator_train.exporting import keras_3_config
 from estimator_train.exporting.restored_model import RestoredModel, TrainedModel
@@ -158,6 +160,19 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
   reason = rewrite_for_keras_3(path)
   if reason:
     _LOG.warning('Keras 3 cannot load %s: %s', os.path.basename(path), reason)
+
+
+def find_loading_error(path: str) -> Optional[str]:
+  """Returns why TensorFlow 1.15 cannot load a file without `custom_objects`; None if it can.
+
+  This package must have written the file, because loading it can run code that it contains.
+  """
+  with cpu_session():
+    try:
+      tf.keras.models.load_model(path, compile=False)  # noqa: TID251
+    except Exception as error:  # Layers raise exceptions of any kind.
+      return '{}: {}'.format(type(error).__name__, one_line(str(error)))
+  return None
 
 
 def expand_loss_names(loss: Any) -> Any:

@@ -85,7 +85,7 @@ def _rewrite_layer(layer: Config) -> None:
   if name in _NOT_IN_KERAS_3:
     raise NotPortable('Keras 3 has no {}'.format(name))
   if name == 'DenseFeatures':
-    raise NotPortable('no Keras can load a layer DenseFeatures from an .h5 file')
+    raise NotPortable('it lacks the feature columns of a layer DenseFeatures')
   if name == 'Lambda':
     raise NotPortable('a Lambda layer contains code for a version of Python')
   if name == 'Sequential':

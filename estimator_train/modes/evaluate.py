@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Dict, Optional
 
-from estimator_train.checkpoints import finding
+from estimator_train.checkpoints import best_checkpoint, finding
 from estimator_train.checkpoints.pinned_files import ReadableCheckpoint
 from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, learning_curves, page, report_files
@@ -71,14 +71,17 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   else:
     learning_curves.write_learning_curves(output_dir.path)
   page_file = page.write_page_of_finished_run(output_dir.path, settings.reporting)
+  best, requested = best_checkpoint.read_best(run_dir.path), settings.checkpoints.checkpoint
   log_summary('evaluated the checkpoint of step {}'.format(result['global_step']), [
       ('skipped', format_count(len(run.data.skipped_images), 'bad image')
        if run.data.skipped_images else None),
       ('report', page_file),
       ('evaluation', report_files.path_to(output_dir.path, 'evaluation')),
       ('checkpoint', checkpoint.path)],
-              make_predict_command(run_dir.path, run.data.spec.image_shape is not None,
-                                   settings.checkpoints.checkpoint))
+              make_predict_command(
+                  run_dir.path, run.data.spec.image_shape is not None,
+                  'best' if requested == 'latest' and best is not None
+                  and best.global_step != checkpoint.global_step else requested))
   return result
 
 

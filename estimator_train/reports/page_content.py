@@ -194,7 +194,7 @@ def make_headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
                    curves: Dict[str, Any]) -> List[Headline]:
   """Returns the figures in the first row of the page: accuracy, loss and throughput, if known."""
   last_loss = (curves.get('train_loss') or [None])[-1]
-  return [*_make_evaluation_headlines(evaluation, last_loss),
+  return [*_make_evaluation_headlines(evaluation, last_loss, curves.get('eval_accuracy') or []),
           *([_make_rate_headline(throughput)] if throughput else [])]
 
 
@@ -236,12 +236,13 @@ def make_step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
              for key, name in _FIRST_STEP_PARTS if parts.get(key, 0) > 0])
 
 
-def _make_evaluation_headlines(evaluation: Dict[str, Any],
-                               last_loss: Optional[Sequence[float]]) -> Iterator[Headline]:
+def _make_evaluation_headlines(evaluation: Dict[str, Any], last_loss: Optional[Sequence[float]],
+                               accuracies: Sequence[Sequence[float]]) -> Iterator[Headline]:
   """Yields the accuracy and the loss of the evaluation or, without one, the last training loss.
 
   Args:
     last_loss: the global step and the value of the last training loss; None if unknown.
+    accuracies: the global step and the accuracy of each evaluation of the run.
   """
   accuracy, num_examples = evaluation.get('accuracy'), evaluation.get('examples')
   conditions = 'at step ' + format_number(evaluation.get('global_step'))
@@ -256,6 +257,10 @@ def _make_evaluation_headlines(evaluation: Dict[str, Any],
       notes[0], unit = '± standard error; ' + conditions, 'percentage points'
       error = '± ' + format_number(
           1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / num_examples))
+    highest = max(accuracies, key=lambda point: point[1], default=(0, 0.))
+    if highest[1] > accuracy and format_percent(highest[1]) != format_percent(accuracy):
+      notes.append('highest: {} at step {}'.format(
+          format_percent(highest[1]), format_number(highest[0])))
     yield Headline('Accuracy', format_percent(accuracy), notes, error, unit)
   if is_number(evaluation.get('average_loss')):
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:

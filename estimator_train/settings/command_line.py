@@ -190,6 +190,13 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
   return values
 
 
+def _is_file(path: str) -> bool:
+  try:
+    return os.path.isfile(path)
+  except ValueError:  # The check of --model_dir reports a null byte and a lone surrogate.
+    return False
+
+
 def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument]:
   """Returns the flags of the run in --model_dir if the command uses them, else [].
 
@@ -205,8 +212,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
   continues_run = values['mode'] in TRAINING_MODES and names.isdisjoint(FLAGS_OF_A_NEW_RUN)
   if not values['model_dir'] or not (reads_checkpoint or continues_run):
     return []
-  # The check of --model_dir reports a null byte, for which isfile raises an error on CPython 3.7.
-  if '\0' in path or not os.path.isfile(path):
+  if not _is_file(path):
     if reads_checkpoint and 'dataset' not in names and names.intersection(_FLAGS_OF_PATTERNS):
       raise UserError('--dataset is required if --model_dir has no run',
                       '--model_dir={} has no flags.txt'.format(values['model_dir']),

@@ -36,7 +36,8 @@ _NAMES_IN_OTHER_PROGRAMS = {
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
     'patience': 'early_stopping_epochs', 'eval_steps': 'eval_every_steps',
     'validation_split': 'validation_fraction', 'verbose': 'verbosity',
-    'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
+    'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps',
+    'format': 'export_format'}
 # Arguments of Keras, and what takes their place here.
 _REMEDIES_FOR_KERAS_ARGUMENTS = {
     'callbacks': 'give hooks=FUNCTION, a function that returns a list of tf.train.SessionRunHooks',

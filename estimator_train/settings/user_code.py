@@ -163,6 +163,12 @@ def translate_errors(what: str, code_name: str) -> Iterator[None]:
                     'fix this code; --verbosity=1 shows the traceback') from error
 
 
+def _make_not_found_error(flag: str, given: str, module_name: str) -> UserError:
+  return UserError('--{} names a module that cannot be found'.format(flag), given,
+                   'give package.module:function; run in the folder that contains {}.py, or add '
+                   'that folder to PYTHONPATH'.format(module_name.replace('.', '/')))
+
+
 def _import_function(flag: str, name: str) -> Any:
   flag_text = '--{}={}'.format(flag, name)
   module_name, _, attribute_name = name.rpartition(':')
@@ -178,16 +184,16 @@ def _import_function(flag: str, name: str) -> Any:
     # missing, or a module lacks an imported name (an ImportError), the user's code is wrong.
     if isinstance(cause, ModuleNotFoundError) and cause.name and (module_name + '.').startswith(
         cause.name + '.') or isinstance(cause, ValueError) and not module_name:
-      raise UserError('--{} names a module that cannot be found'.format(flag),
-                      '{} ({})'.format(flag_text, cause),
-                      'give package.module:function; run in the folder that contains {}.py, or add '
-                      'that folder to PYTHONPATH'.format(module_name.replace('.', '/'))) from cause
+      raise _make_not_found_error(flag, '{} ({})'.format(flag_text, cause), module_name) from cause
     raise
   finally:
     _IMPORT.flag_text = None
   function = getattr(module, attribute_name, None)
   if callable(function):
     return function
+  if getattr(module, '__file__', '') is None:  # A folder without Python code.
+    raise _make_not_found_error(flag, '{} ({} is a folder without __init__.py)'.format(
+        flag_text, module_name), module_name)
   if module_name == _MAIN:
     raise UserError('--{} names a function of a notebook, or of a script that cannot be imported'
                     .format(flag), flag_text,

@@ -234,9 +234,22 @@ NOT_PORTABLE = (
      'the name a/b contains a slash'),
     (lambda: lambda inputs: layers.DenseFeatures([tf.feature_column.numeric_column('size')])(
         {'size': layers.Flatten()(inputs)}),
-     'no Keras can load a layer DenseFeatures from an .h5 file'),
+     'it lacks the feature columns of a layer DenseFeatures'),
     (regularized_activity, 'own in sequential may have an effect on training when it is called '
                            'twice'))
+
+
+def test_why_a_file_cannot_be_loaded(tmp_path):
+  column = tf.feature_column.numeric_column('size', normalizer_fn=lambda size: size / 2)
+  path = str(tmp_path / 'model.h5')
+  for layer, error in ((layers.Dense(2), None),
+                       (layers.DenseFeatures([column]), 'AttributeError: ')):
+    with tf.Graph().as_default(), tf.Session():
+      inputs = tf.keras.Input([1])
+      outputs = layer({'size': inputs} if error else inputs)
+      tf.keras.Model(inputs, outputs).save(path, save_format='h5')
+    found = h5_model.find_loading_error(path)
+    assert found is None if error is None else found.startswith(error)
 
 
 def test_a_file_that_keras_3_cannot_load_stays_as_it_is(tmp_path):

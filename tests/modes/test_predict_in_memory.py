@@ -55,6 +55,7 @@ def test_images(finished_run, tmp_path):
   assert list(estimator_train.predict(settings, images[:0])) == []
   for values, message in (
       (images / 255, r'must be arrays of uint8 .*: input has the dtype float64: convert it'),
+      (images.astype(np.int64), r'the dtype int64: .* by images.astype[(]"uint8"[)]$'),
       ({'a': images}, 'the model takes images: input has an object of the class dict: give NumPy'),
       ([images], r'must have the shape .*: input has the shape \[60, 28, 28\]: reshape it')):
     with pytest.raises(UserError, match=message):

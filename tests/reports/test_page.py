@@ -15,7 +15,14 @@ import pytest
 from conftest import run_process
 from PIL import Image
 
-from estimator_train.reports import charts, evaluation, experiment_charts, page, train_batch
+from estimator_train.reports import (
+  charts,
+  evaluation,
+  experiment_charts,
+  page,
+  page_content,
+  train_batch,
+)
 from estimator_train.settings.flags import ReportingFlags
 
 # The files of a run. The class metrics and the pictures are not there, as they depend on HOSTILE.
@@ -118,6 +125,13 @@ def full(tmp_path_factory):
   train_batch.write_train_batch(str(folder), HOSTILE, np.zeros([11, 40, 300, 3]), labels)
   return folder, write(folder, part('evaluation.json', confusion_matrix=matrix.tolist(), per_class={
       label: dict(of_class, of_a_later_release=1) for label, of_class in metrics.items()}))
+
+
+def test_the_highest_accuracy_of_a_run_that_ends_with_a_lower_one():
+  for accuracies, notes in (([(3, .5), (6, .9), (9, .8)], ['highest: 90.0\u00a0% at step 6']),
+                            ([(3, .5), (6, .8)], []), ([], [])):
+    headline, *_ = page_content.make_headlines({}, {'accuracy': .8}, {'eval_accuracy': accuracies})
+    assert headline.notes[1:] == notes
 
 
 def test_everything_is_on_the_page(full):

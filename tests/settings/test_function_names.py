@@ -123,11 +123,16 @@ def test_a_run_of_an_earlier_version_stays_usable_from_its_script(main):
     call(recorded)
 
 
-def test_a_module_in_another_folder_and_a_hidden_one(main):
+def test_a_module_in_another_folder_and_a_hidden_one(main, monkeypatch, tmp_path):
   main('other.py')
+  monkeypatch.syspath_prepend(str(tmp_path))
+  (tmp_path / 'folder').mkdir()
   with pytest.raises(UserError, match="cannot be found: .*No module named 'away'.*; run in the "
                      'folder that contains away/mine.py, or add that folder to PYTHONPATH$'):
     call(Settings(dataset='away.mine:describe'))
+  with pytest.raises(UserError, match='found: --dataset=folder:describe .folder is a folder '
+                     'without __init__.py.: .*; run in the folder that contains folder.py'):
+    call(Settings(dataset='folder:describe'))
   with pytest.raises(UserError, match='not exist: --dataset=json:describe in .*/json/__init__'):
     call(Settings(dataset='json:describe'))
 

@@ -84,8 +84,9 @@ def _check_image(image: Any, max_rank: int) -> np.ndarray:
   if image.dtype != np.uint8:
     raise UserError('images must be arrays of uint8 with values from 0 to 255',
                     'input has the dtype {}'.format(image.dtype),
-                    'convert it, for example by (images * 255).astype("uint8") if the values are '
-                    'from 0 to 1')
+                    'convert it, for example by ' + (
+                        'images.astype("uint8")' if image.dtype.kind in 'iu' else
+                        '(images * 255).astype("uint8") if the values are from 0 to 1'))
   has_valid_rank = 2 <= image.ndim <= max_rank
   has_valid_channels = image.ndim < max_rank or image.shape[-1] in (1, 3)
   if not (has_valid_rank and has_valid_channels and (image.size or not image.shape[0])):

@@ -191,7 +191,8 @@ def _import_function(flag: str, name: str) -> Any:
   function = getattr(module, attribute_name, None)
   if callable(function):
     return function
-  if getattr(module, '__file__', '') is None:  # A folder without Python code.
+  if getattr(module, '__file__', None) is None and hasattr(module, '__path__'):
+    # The module is a folder, not a package.
     raise _make_not_found_error(flag, '{} ({} is a folder without __init__.py)'.format(
         flag_text, module_name), module_name)
   if module_name == _MAIN:

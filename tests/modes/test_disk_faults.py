@@ -218,7 +218,8 @@ def test_translated_errors_of_gpus(message, what):
 def test_without_memory_to_start(tmp_path):
   done = run_process(
       'bash', '-c', 'ulimit -v 500000; exec "$@"', '-', sys.executable, '-m', 'estimator_train',
-      '--train_steps=1', '--model_dir={}'.format(tmp_path / 'run'))
+      '--dataset=fashion_mnist_sample', '--train_steps=1',
+      '--model_dir={}'.format(tmp_path / 'run'))
   assert (done.returncode, done.stdout, done.stderr) == (
       2, '', 'importing TensorFlow\nerror: too little memory to import TensorFlow: ulimit -v is '
       '500000: raise the limit, for example by ulimit -v unlimited\n')

@@ -103,7 +103,7 @@ def test_users_own(tmp_path, monkeypatch):
   for name, message in (
       ('wrong_import:build', '/wrong_import.py:2: ImportError: cannot import name'),
       ('no_such_module:build', "cannot be found: --model=no_such_module:build (No module named 'n"),
-      ('own_models:two_layer', '--model=own_models:two_layer: did you mean two_layers'),
+      ('own_models:two_layer', 'own_models.py: did you mean two_layers'),
       ('own_models:of_three_arguments', "(missing a required argument: 'what_else'): define it wi"),
       ('own_models:raises', ": KeyError: 'no such key'): fix this code; --verbosity=1"),
       ('own_models:no_model', 'a tf.keras.Model: --model=own_models:no_model is of type str'),

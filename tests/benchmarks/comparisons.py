@@ -25,32 +25,27 @@ def _limit(name: str, build: str) -> Comparison:
       (('onednn',) if build == 'onednn' else ()) + (('images',) if workload.from_images else ()))
 
 
-def _torch(name: str, target: float, more: Tuple[Ratio, ...] = ()) -> Comparison:
+def _training(name: str, torch_target: float, keras3_target: float,
+              stock_too: bool = False) -> Comparison:
+  """One network by all programs; a large one without the stock build, which takes twice as long."""
   workload = sides.TORCH_WORKLOADS[name]
+  title = 'training rate of {}: {{}} / {{}}'.format(workload.model)
+  compared = {'onednn': sides.training(workload, 'onednn'),
+              'torch nchw': sides.torch(workload, '--layout=nchw'),
+              'torch nhwc': sides.torch(workload, '--layout=nhwc'),
+              'keras 3': sides.keras3(workload)}
+  ratios = [_rates(title.format('oneDNN', 'PyTorch, the faster layout'), 'onednn',
+                   ['torch nchw|torch nhwc'], torch_target),
+            _rates(title.format('oneDNN', 'Keras 3'), 'onednn', ['keras 3'], keras3_target)]
+  if stock_too:
+    compared.update(stock=sides.training(workload, 'stock'), arrays=sides.keras_fit)
+    ratios += [_rates(title.format('stock', 'Keras 3'), 'stock', ['keras 3'], None),
+               _rates(title.format('stock', 'model.fit of TensorFlow 1.15 on arrays'), 'stock',
+                      ['arrays'], 1.0)]
   return Comparison(
-      'Steady training: {}, PyTorch eager on images in memory'.format(_described(workload)),
-      {'stock': sides.training(workload, 'stock'), 'onednn': sides.training(workload, 'onednn'),
-       'torch nchw': sides.torch(workload, '--layout=nchw'),
-       'torch nhwc': sides.torch(workload, '--layout=nhwc')},
-      more + (
-          _rates('training rate of {}: the faster build / PyTorch, the faster layout'.format(
-              workload.model), 'stock|onednn',
-                 ['torch nchw|torch nhwc'], target),
-          _rates('training rate of {}: oneDNN / stock'.format(workload.model), 'onednn',
-                 ['stock'], None)),
-      ('onednn', 'torch'))
-
-
-def _keras3(name: str, target: float) -> Comparison:
-  workload = sides.TORCH_WORKLOADS[name]
-  return Comparison(
-      'Steady training: {}, `model.fit` of Keras 3 on TensorFlow 2'.format(_described(workload)),
-      {'stock': sides.training(workload, 'stock'), 'onednn': sides.training(workload, 'onednn'),
-       'keras 3': sides.keras3(workload)},
-      tuple(_rates('training rate of {}: {} / Keras 3'.format(workload.model, title), build,
-                   ['keras 3'], least)
-            for title, build, least in (('oneDNN', 'onednn', target), ('stock', 'stock', None))),
-      ('onednn', 'keras3'))
+      'Steady training: {}; PyTorch eager on images in memory, `model.fit` of Keras 3 on '
+      'TensorFlow 2{}'.format(_described(workload), ' and of tf.keras 1.15' if stock_too else ''),
+      compared, tuple(ratios), ('onednn', 'torch', 'keras3'))
 
 
 def _prediction(kind: str, title: str) -> Comparison:
@@ -78,9 +73,6 @@ def _torch_compile(name: str) -> Comparison:
 def _described(workload: sides.Workload) -> str:
   return '{}, batch {}, {}'.format(workload.model, workload.batch_size,
                                    ' '.join(workload.more) or 'all layers train')
-
-
-_ARTICLE_START = sides.article(100)
 
 
 def _changed(workload: str, build: str, variable: str) -> Side:
@@ -123,73 +115,50 @@ for _batch_size, (_scaling, _warmup) in itertools.product((512, 2048), (
       _batch_size, _scaling, ', warm-up 1' if _warmup else '')] = sides.accuracy(
           _batch_size, _scaling, _warmup)
 
+_ARTICLE = 'the article\'s script'
+_SIDES = {_ARTICLE: 'article', 'stock': 'stock', 'oneDNN': 'onednn', 'Keras 3': 'keras 3'}
+_FIRST_STEP = 'process start to first step'
+_LAST_STEP = 'process start to the end of 1,000 steps'
+
 COMPARISONS: Dict[str, Comparison] = {
-    'fashion_start': Comparison(
-        'Start and memory: Fashion-MNIST, batch 256, 100 steps and an evaluation, stock build',
-        {'article': _ARTICLE_START, 'package': sides.package_run('stock', 100, 1)},
-        (Ratio('process start to first step: the article\'s script / package',
-               ('article', 'first_step_secs'), (('package', 'first_step_secs'),), 13),
-         Ratio('peak memory: the article\'s script / package', ('article', PEAK),
-               (('package', PEAK),), 4))),
-    'fashion_1000': Comparison(
-        'Process start to the end of 1,000 steps: Fashion-MNIST, batch 256',
-        {'article': sides.article(1000), 'stock': sides.package_run('stock', 1000, 100),
-         'onednn': sides.package_run('onednn', 1000, 100)},
-        (Ratio('process start to the end of 1,000 steps: the article\'s script / stock',
-               ('article', 'last_step_secs'),
-               (('stock', 'last_step_secs'),), 1.3),
-         Ratio('process start to the end of 1,000 steps: the article\'s script / oneDNN',
-               ('article', 'last_step_secs'),
-               (('onednn', 'last_step_secs'),), 3)),
-        ('onednn',)),
-    'fashion_torch': _torch('fashion', 1.3, (
-        _rates('training rate of fashion_cnn: oneDNN / PyTorch, NCHW', 'onednn',
-               ['torch nchw'], 1.5),
-        _rates('training rate of fashion_cnn: oneDNN / PyTorch, NHWC', 'onednn',
-               ['torch nhwc'], 1.5))),
-    'vgg16_torch': _torch('vgg16', 1.1),
-    'resnet50_torch': _torch('resnet50', 1.2),
-    'keras3_fit': _keras3('fashion', 1.2),
-    'keras3_vgg16': _keras3('vgg16', 1.05),
-    'keras3_resnet50': _keras3('resnet50', 1.7),
-    'keras3_start': Comparison(
+    'start': Comparison(
         'Start and memory: Fashion-MNIST, batch 256, 1,000 steps; Keras 3 without an evaluation, a '
         'checkpoint and an export',
-        {'stock': sides.package_run('stock', 1000, 1),
-         'onednn': sides.package_run('onednn', 1000, 1), 'keras 3': sides.keras3_start(1000)},
-        (Ratio('process start to the end of 1,000 steps: Keras 3 / oneDNN',
-               ('keras 3', 'last_step_secs'), (('onednn', 'last_step_secs'),), 1.5),
-         Ratio('process start to first step: Keras 3 / stock', ('keras 3', 'first_step_secs'),
-               (('stock', 'first_step_secs'),), 2.4),
-         Ratio('process start to first step: Keras 3 / oneDNN', ('keras 3', 'first_step_secs'),
-               (('onednn', 'first_step_secs'),), None),
-         Ratio('peak memory: Keras 3 / oneDNN', ('keras 3', PEAK), (('onednn', PEAK),), 2.7),
-         Ratio('peak memory: Keras 3 / stock', ('keras 3', PEAK), (('stock', PEAK),), None)),
+        {'article': sides.article(1000), 'stock': sides.package_run('stock', 1000),
+         'onednn': sides.package_run('onednn', 1000), 'keras 3': sides.keras3_start(1000)},
+        tuple(Ratio('{}: {} / {}'.format(title, over, under), (_SIDES[over], figure),
+                    ((_SIDES[under], figure),), target) for title, figure, over, under, target in (
+            (_FIRST_STEP, 'first_step_secs', _ARTICLE, 'stock', 20),
+            (_FIRST_STEP, 'first_step_secs', 'Keras 3', 'stock', 2.4),
+            (_LAST_STEP, 'last_step_secs', _ARTICLE, 'stock', 1.3),
+            (_LAST_STEP, 'last_step_secs', _ARTICLE, 'oneDNN', 3),
+            (_LAST_STEP, 'last_step_secs', 'Keras 3', 'oneDNN', 1.45),
+            ('peak memory', PEAK, _ARTICLE, 'stock', 4),
+            ('peak memory', PEAK, 'Keras 3', 'stock', 2),
+            ('peak memory', PEAK, 'Keras 3', 'oneDNN', None))),
         ('onednn', 'keras3')),
-    'keras3_pauses': Comparison(
+    'fashion': _training('fashion', 1.3, 1.25, stock_too=True),
+    'vgg16': _training('vgg16', 1.1, 1.08),
+    'resnet50': _training('resnet50', 1.2, 1.6),
+    'pauses': Comparison(
         'Pauses during training: fashion_cnn, the first and later evaluations on 10,000 images, '
         'and later checkpoints; `fit` of Keras 3 with validation_data and ModelCheckpoint',
         {'stock': sides.pauses('stock'), 'onednn': sides.pauses('onednn'),
          'keras 3': sides.pauses('keras3')},
-        tuple(Ratio('{}: Keras 3 / {}'.format(name, build), ('keras 3', name), ((build, name),),
-                    None) for name in sides.PAUSES for build in ('stock', 'onednn')),
+        tuple(Ratio('pause for {}: Keras 3 / {}'.format(title, under), ('keras 3', figure),
+                    ((_SIDES[under], figure),), None)
+              for figure, title in zip(sides.PAUSES, (
+                  'the first evaluation', 'a later evaluation', 'a checkpoint'))
+              for under in ('stock', 'oneDNN')),
         ('onednn', 'keras3')),
-    'keras3_predict_images': _prediction('images', 'JPEG files'),
-    'keras3_predict_records': _prediction('records', 'JPEGs in TFRecord files'),
+    'predict_images': _prediction('images', 'JPEG files'),
+    'predict_records': _prediction('records', 'JPEGs in TFRecord files'),
     'padded_gradient': Comparison(
         'Padded images for the gradient of the first layer: fashion_cnn, batch 256, which makes a '
         'difference on AVX2 without AVX-512 (--avx2)',
         {'padded': sides.steady('onednn'),
          'unpadded': sides.unpadded(sides.WORKLOADS['fashion_mnist'], 'onednn')},
         (_rates('padded / unpadded', 'padded', ['unpadded'], None),), ('onednn',)),
-    'fashion_fit': Comparison(
-        'Steady training: fashion_cnn, batch 256, `model.fit` of tf.keras 1.15, stock build',
-        {'stock': sides.steady('stock'), 'arrays': sides.keras_fit('--input=arrays'),
-         'tf.data': sides.keras_fit('--input=tf_data')},
-        (_rates('training rate of fashion_cnn: stock / model.fit of TensorFlow 1.15 on arrays',
-                'stock', ['arrays'], 1.0),
-         _rates('training rate of fashion_cnn: stock / model.fit of TensorFlow 1.15 on tf.data',
-                'stock', ['tf.data'], None))),
     'fashion_input': Comparison(
         'Whether the input keeps up with the model: Fashion-MNIST and synthetic images, batch 256',
         {'real': sides.steady('stock'),
@@ -241,15 +210,12 @@ COMPARISONS: Dict[str, Comparison] = {
         'VGG16 at 224x224 whose last block trains, batch 16, from the second epoch on',
         {'stock': sides.vgg16('plain', 'stock', 4),
          'stock, features': sides.vgg16('features', 'stock', 10),
-         'stock, head alone': sides.vgg16('head', 'stock', 10),
          'onednn': sides.vgg16('plain', 'onednn', 4),
          'onednn, features': sides.vgg16('features', 'onednn', 10)},
         (_rates('training rate of VGG16: --cache_features / the whole network, stock',
                 'stock, features', ['stock'], 3.2),
          _rates('training rate of VGG16: --cache_features / the whole network, oneDNN',
                 'onednn, features', ['onednn'], 3.8),
-         _rates('--cache_features / the head alone on synthetic features, stock', 'stock, features',
-                ['stock, head alone'], .9),
          Ratio('computing the features / the whole network, stock',
                ('stock, features', 'computed_per_sec'), (('stock', RATE),), None)),
         ('onednn', 'images')),

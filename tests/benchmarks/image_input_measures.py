@@ -178,27 +178,12 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
           'computed_per_sec': rest['images'] / secs}
 
 
-def head(steps: int, **rest: Any) -> Dict[str, float]:
-  """Measures the same steps on one random batch of features, over and over."""
-  run, model = _prepare(steps, {'cache_features': True}, **rest)
-  frozen, labels = model.frozen_part, run.data.spec.labels
-  batch_size, seed = run.engine.examples_per_replica, run.settings.optimizer.seed
-  assert frozen is not None
-
-  def input_fn() -> tf.data.Dataset:
-    synthetic = tf.random.stateless_uniform((batch_size,) + frozen.output_shape[1:], [seed, 0])
-    classes = tf.random.stateless_uniform([batch_size], [seed, 1], 0, len(labels), tf.int64)
-    return tf.data.Dataset.from_tensors((synthetic, tf.one_hot(classes, len(labels)))).repeat()
-
-  return {'images_per_sec': _train(run, model, input_fn, steps)}
-
-
 def main() -> None:
   part, arguments = sys.argv[1:]
   machine.tune_for_cpu_training()
   tf.logging.set_verbosity(tf.logging.ERROR)
   measured = {function.__name__: function for function in (
-      cold, fill, cache, plain, features, head)}[part](**json.loads(arguments))
+      cold, fill, cache, plain, features)}[part](**json.loads(arguments))
   print(json.dumps(measured))
 
 

@@ -1,11 +1,10 @@
 """Training by `model.fit` of tf.keras, to compare this package with.
 
-  python tests/benchmarks/keras_fit.py --data_dir=DIR [--input=arrays|tf_data] [--train_steps=220]
-      [--warmup_steps=20] [--batch_size=256]
+  python tests/benchmarks/keras_fit.py --data_dir=DIR [--train_steps=220] [--warmup_steps=20]
+      [--batch_size=256]
 
-`fashion_cnn` on Fashion-MNIST with Adam, within one epoch, from NumPy arrays or from a tf.data
-pipeline of them. The last line is images a second between the end of the warm-up and the end of
-the last step, as JSON.
+`fashion_cnn` on Fashion-MNIST with Adam, within one epoch, from NumPy arrays. The last line is
+images a second between the end of the warm-up and the end of the last step, as JSON.
 """
 
 import json
@@ -33,8 +32,6 @@ class StepEnds(tf.keras.callbacks.Callback):
 def main() -> None:
   parser = common.Parser(__doc__)
   parser.add_data_dir()
-  parser.add_argument('--input', choices=('arrays', 'tf_data'), default='arrays',
-                      help='where batches come from (default: arrays)')
   parser.add_count('--train_steps', 220, 'steps to train', minimum=2)
   parser.add_count('--warmup_steps', 20, 'steps of these that are not timed')
   parser.add_count('--batch_size', 256, 'images a step')
@@ -50,12 +47,8 @@ def main() -> None:
   model.compile(optimizer=tf.keras.optimizers.Adam(0.001), loss='categorical_crossentropy',
                 metrics=['accuracy'])
   ends = StepEnds()
-  if args.input == 'arrays':
-    model.fit(images[:count], labels[:count], batch_size=args.batch_size, verbose=0,
-              callbacks=[ends])
-  else:
-    model.fit(article_fashion_mnist.make_input((images, labels), None, args.batch_size),
-              steps_per_epoch=args.train_steps, verbose=0, callbacks=[ends])
+  model.fit(images[:count], labels[:count], batch_size=args.batch_size, verbose=0,
+            callbacks=[ends])
   secs = ends.secs[-1] - ends.secs[args.warmup_steps - 1]
   steps = len(ends.secs) - args.warmup_steps
   print(json.dumps({'images_per_sec': steps * args.batch_size / secs, 'steps_timed': steps}))

@@ -1,7 +1,7 @@
 """The comparisons that tests/benchmarks/run.sh measures, by name."""
 
 import itertools
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 import sides
 from pairs import Comparison, Ratio, Side

@@ -22,11 +22,12 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model
 from estimator_train.exporting.restored_model import RestoredModel, TrainedModel
 from estimator_train.run_dir import LABELS_FILE, make_folder
+from estimator_train.settings import PREPROCESSING_FILE
 from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
 
 _LOG = logging.getLogger('estimator_train')
-PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
+CHECKSUMS_FILE = 'SHA256SUMS'
 # For each format, the function that writes a restored model to a folder. It returns lists of names
 # that become part of the result of export_checkpoint.
 _FORMATS: Dict[str, Callable[[str, RestoredModel], Dict[str, List[str]]]] = {

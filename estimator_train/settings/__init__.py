@@ -4,6 +4,7 @@ flags.py declares the flags, and rules.py the rules between flags.
 """
 
 import inspect
+import json
 import math
 import os
 import re
@@ -29,6 +30,7 @@ from estimator_train.settings.flag_type import (
 )
 
 FLAGS_FILE = 'flags.txt'  # The flags of a run, in its --model_dir.
+PREPROCESSING_FILE = 'preprocessing.json'  # See RestoredModel.describe_inputs.
 
 
 class GivenFlags(NamedTuple):
@@ -293,10 +295,25 @@ def _choose_preprocess(settings: Settings, recorded_flags: Dict[str, Optional[st
   folders_of_weights = [] if flags.weights in ('none', 'imagenet') else [
       flags.weights, os.path.dirname(flags.weights) or os.curdir,
       re.sub('/best/.*', '', flags.weights)]
-  for flags_of_weights in map(_read_recorded_flags, folders_of_weights):
-    if flags_of_weights:
-      return flags_of_weights.get('preprocess') or 'unit'
+  for folder in folders_of_weights:
+    flags_of_weights = _read_recorded_flags(folder)
+    preprocess = (flags_of_weights.get('preprocess') or 'unit' if flags_of_weights
+                  else _read_preprocess_of_export(folder))
+    if preprocess:
+      return preprocess
   return flags.chosen_preprocess
+
+
+def _read_preprocess_of_export(folder: str) -> Optional[str]:
+  """Returns the `--preprocess` of an exported model; None if the folder contains none."""
+  try:
+    with open(os.path.join(folder, PREPROCESSING_FILE), encoding='utf-8') as file:
+      description = json.load(file)
+    if description['channel_order'] == 'BGR':
+      return 'caffe'
+    return {0: 'unit', 127.5: 'tf'}.get(description['mean'][0], 'torch')
+  except (OSError, ValueError, LookupError, TypeError):
+    return None
 
 
 def to_training_arguments(settings: Settings, **changes: Any) -> List[str]:

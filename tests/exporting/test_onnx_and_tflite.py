@@ -18,7 +18,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import onnx_and_tflite as exports, verification
 from estimator_train.exporting.restored_model import RestoredModel
 from estimator_train.model import losses, networks
-from estimator_train.settings import Settings
+from estimator_train.settings import PREPROCESSING_FILE, Settings, command_line
 from estimator_train.settings.flags import KERAS_MODELS, PACKAGE_MODELS
 
 layers = tf.keras.layers
@@ -101,6 +101,12 @@ def test_the_inputs_of_images_are_described(tmp_path, preprocess, channels):
   np.testing.assert_allclose(
       (picture[..., order] - np.array(description['mean'])) * description['scale'], tensor,
       rtol=0, atol=1e-4)
+  # A run that starts with the weights of the export scales pixel values in the same way.
+  (tmp_path / PREPROCESSING_FILE).write_text(json.dumps(description))
+  for path in (tmp_path, tmp_path / 'model.h5'):
+    settings = command_line.parse(['--train_steps=1', '--weights={}'.format(path),
+                                   '--model_dir={}'.format(tmp_path / 'new')])
+    assert settings.model.preprocess == preprocess
 
 
 def looked_up():

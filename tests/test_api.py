@@ -52,8 +52,8 @@ def test_as_in_a_notebook(tmp_path, monkeypatch):
   with concurrent.futures.ThreadPoolExecutor() as executor:
     result = executor.submit(estimator_train.train, settings('three', train_steps=2)).result()
   assert result['global_step'] == 2
-  with pytest.raises(UserError, match='no checkpoint in model_dir: .*none: train first, or give'):
-    estimator_train.evaluate(settings('none'))
+  with pytest.raises(UserError, match='no checkpoint in model_dir: .*absent: train first, or give'):
+    estimator_train.evaluate(settings('absent'))
   assert process_state() == before
   assert '\n--model=__main__:two_layers\n' in (tmp_path / 'one' / 'flags.txt').read_text()
 

@@ -19,7 +19,7 @@ from estimator_train.checkpoints.pinned_files import (
 )
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.errors import PeerLost, UserError, one_line
-from estimator_train.run_dir import RunDir, read_checkpoint_list
+from estimator_train.run_dir import RunDir, default_folder, read_checkpoint_list
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import NAMED_CHECKPOINTS
 
@@ -173,7 +173,9 @@ def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Re
     if flag_value == 'latest':
       found = pin_intact_checkpoint(run_dir.path, stack)
       if found is None:
+        similar_path = default_folder.find_similar_run(run_dir.path)
         raise UserError('there is no checkpoint in --model_dir', run_dir.path,
+                        'did you mean {}?'.format(similar_path) if similar_path else
                         'train first, or give the --model_dir of a run with a checkpoint')
       path, readable_path = found.path, found.readable_path
     elif flag_value == 'best':

@@ -121,13 +121,19 @@ def describe_run_with_default_data(settings: Settings) -> Optional[str]:
       or run_dir.path.startswith(make_base_path(settings))
       or os.path.lexists(run_dir.path_to(FLAGS_FILE))):
     return None
-  parent, name = os.path.split(os.path.normpath(run_dir.path))
-  runs = glob.glob(os.path.join(glob.escape(parent), '*', FLAGS_FILE))
-  similar = difflib.get_close_matches(
-      name, [os.path.basename(os.path.dirname(path)) for path in runs], 1)
+  similar_path = find_similar_run(run_dir.path)
   return '{} has no run: training {} on {} (the defaults) in a new one{}'.format(
-      printable(run_dir.path), settings.model.model, settings.data.dataset, ''.join(
-          '; did you mean {}?'.format(printable(os.path.join(parent, name))) for name in similar))
+      printable(run_dir.path), settings.model.model, settings.data.dataset,
+      '; did you mean {}?'.format(printable(similar_path)) if similar_path else '')
+
+
+def find_similar_run(path: str) -> Optional[str]:
+  """Returns the path of the run that a path without a run may mean; None if there is none."""
+  parent, name = os.path.split(os.path.normpath(path))
+  runs = glob.glob(os.path.join(glob.escape(parent), '*', FLAGS_FILE))
+  similar_names = difflib.get_close_matches(
+      name, sorted(os.path.basename(os.path.dirname(run)) for run in runs), 1)
+  return None if similar_names in ([], [name]) else os.path.join(parent, similar_names[0])
 
 
 def digest_flags(settings: Settings) -> str:

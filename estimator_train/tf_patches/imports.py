@@ -6,14 +6,10 @@ import importlib.util
 import inspect
 import sys
 import types
-from typing import Any, Iterator, List
+from typing import Any, Iterator
 
 # TensorFlow imports these modules, but training does not use them before its first step.
-_DEFERRED_MODULES = ('h5py', 'requests', 'yaml')
-# The same of parts of TensorFlow's API. tf.lite loads a library of operations, too.
-_DEFERRED_PARTS = tuple('tensorflow._api.v1.' + name for name in (
-    'lite', 'compat.v1.lite', 'compat.v2.lite',
-    'raw_ops', 'compat.v1.raw_ops', 'compat.v2.raw_ops'))
+_DEFERRED_MODULES = ('h5py', 'requests')
 _getfullargspec = inspect.getfullargspec
 
 
@@ -23,13 +19,11 @@ def accelerate_import() -> Iterator[None]:
 
   Defect: tensorflow_core/python/keras/callbacks.py:55 imports requests, and
   tensorflow_core/python/keras/saving/hdf5_format.py:39 imports h5py, with 143 modules, even
-  if nothing uses them. tensorflow_core/__init__.py:53 imports tf.lite, with 66
-  modules. tensorflow_core/python/util/tf_export.py:385 and deprecation.py in the same folder
-  inspect the signatures of about 1,700 functions. Symptom: these take a sixth of the import.
+  if nothing uses them. tensorflow_core/python/util/tf_export.py:385 and deprecation.py in the same
+  folder inspect the signatures of about 1,700 functions. Symptom: these take a tenth of the import.
   """
-  proxies = [_DeferredModule(name) for name in _DEFERRED_MODULES + _DEFERRED_PARTS
-             if name not in sys.modules
-             and (name in _DEFERRED_PARTS or importlib.util.find_spec(name) is not None)]
+  proxies = [_DeferredModule(name) for name in _DEFERRED_MODULES
+             if name not in sys.modules and importlib.util.find_spec(name) is not None]
   sys.modules.update((proxy.__name__, proxy) for proxy in proxies)
   inspect.getfullargspec = _get_argument_names_and_defaults
   try:
@@ -45,15 +39,9 @@ class _DeferredModule(types.ModuleType):
   """Stands for a module in the modules that import it. The first use imports the module."""
 
   def __getattr__(self, name: str) -> Any:
-    return getattr(self._import(), name)
-
-  def __dir__(self) -> List[str]:
-    return dir(self._import())
-
-  def _import(self) -> types.ModuleType:
     if sys.modules.get(self.__name__) is self:
       del sys.modules[self.__name__]
-    return importlib.import_module(self.__name__)
+    return getattr(importlib.import_module(self.__name__), name)
 
 
 def _get_argument_names_and_defaults(func: object) -> inspect.FullArgSpec:
@@ -73,7 +61,8 @@ def _get_argument_names_and_defaults(func: object) -> inspect.FullArgSpec:
       varkw=names[num_parameters - 1] if code.co_flags & inspect.CO_VARKEYWORDS else None,
       defaults=func.__defaults__ or None,
       kwonlyargs=list(names[num_positional:num_named]),
-      kwonlydefaults=func.__kwdefaults__ or None,
+      # A copy, because callers may change it, and some keep this function after the import.
+      kwonlydefaults=dict(func.__kwdefaults__) if func.__kwdefaults__ else None,
       # functools.wraps copies annotations of parameters that the wrapper does not have.
       annotations={name: annotation for name, annotation in func.__annotations__.items()
                    if name in names[:num_parameters] or name == 'return'})

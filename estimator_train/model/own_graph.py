@@ -26,7 +26,6 @@ from estimator_train.tf_patches import (
   estimator,
   gradients,
   graphs,
-  max_pooling,
   saved_weights,
   variables,
 )
@@ -219,10 +218,9 @@ class ModeSubgraph:
     self.extracted_nodes = graphs.extract_subgraph(
         graph, [getattr(element, 'op', element) for element in fetched],
         replaced_names | {*constants} | self.variables.handle_op_names, constants)
-    fetched_names = {getattr(element, 'op', element).name for element in fetched}
-    self.extracted_nodes = max_pooling.pool_before_relu(self.extracted_nodes, fetched_names)
     if tf.config.experimental.list_physical_devices('GPU'):
-      self.extracted_nodes = boolean_arrays.store_as_float16(self.extracted_nodes, fetched_names)
+      self.extracted_nodes = boolean_arrays.store_as_float16(
+          self.extracted_nodes, {getattr(element, 'op', element).name for element in fetched})
     self.variables.remove_unused(self.extracted_nodes)
     for node in self.extracted_nodes.nodes.values():
       if node.op == 'Placeholder':

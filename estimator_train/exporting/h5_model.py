@@ -5,6 +5,9 @@ and the arguments of its `compile` (`training_config`). Both are rewritten so th
 the file, too (see keras_3_config.py). If Keras 3 cannot load the model, or would compute other
 outputs, the file stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files
 in TensorFlow 1.15, tf_keras and Keras 3.
+
+An attribute contains the `--preprocess` of the model, so that a run that starts with a copy of the
+file scales pixel values in the same way. Keras ignores the attribute.
 """
 
 import contextlib
@@ -26,7 +29,7 @@ from estimator_train.errors import UserError, one_line
 from estimator_train.exporting import keras_3_config
 from estimator_train.exporting.restored_model import RestoredModel, TrainedModel
 from estimator_train.model.optimizers import make_optimizer
-from estimator_train.settings import user_code
+from estimator_train.settings import PREPROCESS_ATTRIBUTE, user_code
 from estimator_train.system import storage, temporary_files
 from estimator_train.tf_patches.keras import prefetch_weights
 
@@ -157,6 +160,9 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
                 loss_weights=model.loss_weights)
   with prefetch_weights(model.weights):
     model.save(path, save_format='h5')
+  if restored.image_shape is not None:
+    with h5py.File(path, 'r+') as file:
+      file.attrs[PREPROCESS_ATTRIBUTE] = restored.settings.model.chosen_preprocess
   reason = rewrite_for_keras_3(path)
   if reason:
     _LOG.warning('Keras 3 cannot load %s: %s', os.path.basename(path), reason)

@@ -31,6 +31,7 @@ from estimator_train.settings.flag_type import (
 
 FLAGS_FILE = 'flags.txt'  # The flags of a run, in its --model_dir.
 PREPROCESSING_FILE = 'preprocessing.json'  # See RestoredModel.describe_inputs.
+PREPROCESS_ATTRIBUTE = 'estimator_train_preprocess'  # Of an .h5 file, see exporting/h5_model.py.
 
 
 class GivenFlags(NamedTuple):
@@ -292,16 +293,32 @@ def _choose_preprocess(settings: Settings, recorded_flags: Dict[str, Optional[st
   if recorded_flags and (not settings.run.trains or all(
       recorded_flags.get(name) == getattr(flags, name) for name in ('model', 'weights'))):
     return recorded_flags.get('preprocess') or 'unit'
-  folders_of_weights = [] if flags.weights in ('none', 'imagenet') else [
-      flags.weights, os.path.dirname(flags.weights) or os.curdir,
-      re.sub('/best/.*', '', flags.weights)]
-  for folder in folders_of_weights:
+  if flags.weights in ('none', 'imagenet'):
+    return flags.chosen_preprocess
+  preprocess = _read_preprocess_of_h5(flags.weights)
+  if preprocess:
+    return preprocess
+  for folder in (flags.weights, os.path.dirname(flags.weights) or os.curdir,
+                 re.sub('/best/.*', '', flags.weights)):
     flags_of_weights = _read_recorded_flags(folder)
     preprocess = (flags_of_weights.get('preprocess') or 'unit' if flags_of_weights
                   else _read_preprocess_of_export(folder))
     if preprocess:
       return preprocess
   return flags.chosen_preprocess
+
+
+def _read_preprocess_of_h5(path: str) -> Optional[str]:
+  """Returns the `--preprocess` that an .h5 file of this package contains; None for other files."""
+  if not (path.endswith('.h5') and os.path.isfile(path)):
+    return None
+  import h5py  # Only here: it takes 0.1 s.
+  try:
+    with h5py.File(path, 'r') as file:
+      preprocess = file.attrs.get(PREPROCESS_ATTRIBUTE)
+  except Exception:  # h5py raises many kinds of exceptions. If it cannot read the weights, either,
+    return None      # loading them is an error.
+  return preprocess if preprocess in all_flags()['preprocess'].choices[1:] else None
 
 
 def _read_preprocess_of_export(folder: str) -> Optional[str]:

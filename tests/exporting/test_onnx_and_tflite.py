@@ -15,7 +15,7 @@ from tensorflow.lite.python import convert
 
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import onnx_and_tflite as exports, verification
+from estimator_train.exporting import h5_model, onnx_and_tflite as exports, verification
 from estimator_train.exporting.restored_model import RestoredModel
 from estimator_train.model import losses, networks
 from estimator_train.settings import PREPROCESSING_FILE, Settings, command_line
@@ -93,6 +93,9 @@ def test_the_inputs_of_images_are_described(tmp_path, preprocess, channels):
     description = model.describe_inputs()
     picture = np.random.RandomState(5).randint(0, 256, shape).astype(np.uint8)
     tensor, = model.session.run(model.preprocess(tf.constant(picture[np.newaxis])))
+    copy = tmp_path / 'copy'
+    copy.mkdir()
+    h5_model.write_h5(str(copy), model)
   detail, = tf.lite.Interpreter(str(tmp_path / 'model.tflite')).get_input_details()
   # Pictures of this size need no other call.
   assert detail['dtype'] == np.uint8 and detail['shape'].tolist() == [1, *shape]
@@ -101,9 +104,10 @@ def test_the_inputs_of_images_are_described(tmp_path, preprocess, channels):
   np.testing.assert_allclose(
       (picture[..., order] - np.array(description['mean'])) * description['scale'], tensor,
       rtol=0, atol=1e-4)
-  # A run that starts with the weights of the export scales pixel values in the same way.
+  # A run that starts with the weights of the export, or with a copy of one of its files, scales
+  # pixel values in the same way.
   (tmp_path / PREPROCESSING_FILE).write_text(json.dumps(description))
-  for path in (tmp_path, tmp_path / 'model.h5'):
+  for path in (tmp_path, tmp_path / 'any.h5', copy / 'model.h5'):
     settings = command_line.parse(['--train_steps=1', '--weights={}'.format(path),
                                    '--model_dir={}'.format(tmp_path / 'new')])
     assert settings.model.preprocess == preprocess

@@ -15,6 +15,9 @@ from estimator_train.settings.flags import OUTPUT_FLAGS
 from estimator_train.system.formatting import MISSING, format_count, format_number, format_ratio
 from estimator_train.system.summary import log_summary, make_browser_command
 
+# Runs that differ in one of these flags are evaluated with other examples.
+_FLAGS_OF_THE_EVALUATED_EXAMPLES = ('dataset', 'eval_pattern', 'validation_fraction')
+
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result of the mode: the path of the page, and the main figures of each run."""
@@ -117,11 +120,13 @@ def _make_column(run: page.ComparedRun, first_run: page.ComparedRun,
                  differing_flags: Sequence[str]) -> List[_Cell]:
   """Returns the cells of a run, with the ratios of its rates to those of the first run.
 
-  A condition that is the value of a flag is omitted if the flag has a row.
+  A condition that is the value of a flag is omitted if the flag has a row. Accuracies and losses of
+  different examples are not compared.
   """
   throughput, evaluation = run.data.throughput, run.data.evaluation
+  are_comparable = not set(_FLAGS_OF_THE_EVALUATED_EXAMPLES).intersection(differing_flags)
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
-  cells = [_Cell(title, format_value(value), value, larger_is_better)
+  cells = [_Cell(title, format_value(value), value, larger_is_better if are_comparable else None)
            for title, format_value, value, larger_is_better in (
                ('accuracy', format_percent, evaluation.get('accuracy'), True),
                ('ROC AUC', format_number, evaluation.get('roc_auc'), True),

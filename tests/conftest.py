@@ -41,7 +41,13 @@ if os.environ.get('TESTS_V2_BEHAVIOR'):  # As scripts for TensorFlow 1.15 and 2 
 
   tensorflow.compat.v1.enable_v2_behavior()
 
-hypothesis.settings.register_profile('long', max_examples=10000)
+# A slow machine fails no test.
+hypothesis.settings.register_profile(
+    'any_speed', deadline=None, database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    'long', hypothesis.settings.get_profile('any_speed'), max_examples=10000)
+hypothesis.settings.load_profile('any_speed')
 
 # Where the tests are run in the background, the shell may have SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -360,7 +360,7 @@ TEXTS = st.text() | st.text(st.characters(whitelist_categories=('Cs', 'Cc', 'Zs'
     st.sampled_from(['0', '1', '-1', '1e999', '1,2', '3:4', 'true', 'none', '"', '--', '~', '#']))
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=100)
 @example(values=[('model_dir', '\ud800')], arguments=[])
 @given(values=st.lists(st.tuples(st.sampled_from(sorted(KINDS)), TEXTS), max_size=4),
        arguments=st.lists(st.text(alphabet='-=: abdehilnosz"\n\0\ud800', max_size=8) | TEXTS))
@@ -385,7 +385,7 @@ def values_of(flag):
       tuple)
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=300)
 @given(data=st.data(), flag=st.sampled_from(sorted(all_flags().values(), key=str)))
 def test_parse_and_format_are_inverse(data, flag):
   value = data.draw(values_of(flag))

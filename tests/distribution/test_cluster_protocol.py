@@ -4,7 +4,7 @@ import collections
 import json
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from estimator_train.distribution.cluster_state import ClusterState, LostTask, OutgoingMessage
 from estimator_train.distribution.tf_config import Cluster, Task
@@ -144,7 +144,6 @@ class Simulation:
           self.deliver(link)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(
     ['tick'] * 4 + ['deliver'] * 8 + ['stop', 'train', 'train', 'kill']),
                           st.sampled_from(TASKS), st.integers(1, 9)), max_size=60))

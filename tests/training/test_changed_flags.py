@@ -182,8 +182,7 @@ def test_a_changed_flag_is_refused(folder, name):
 
 
 @pytest.mark.slow
-@hypothesis_settings(max_examples=10, deadline=None, derandomize=True,
-                     suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(names=st.lists(st.sampled_from([*SAME, *USED]), min_size=2, max_size=3, unique=True))
 def test_flags_that_change_together(folder, expected, caplog, names):
   caplog.set_level('INFO', 'estimator_train')

@@ -316,9 +316,9 @@ def _read_preprocess_of_h5(path: str) -> Optional[str]:
   try:
     with h5py.File(path, 'r') as file:
       preprocess = file.attrs.get(PREPROCESS_ATTRIBUTE)
-  except Exception:  # h5py raises many kinds of exceptions. If it cannot read the weights, either,
-    return None      # loading them is an error.
-  return preprocess if preprocess in all_flags()['preprocess'].choices[1:] else None
+    return preprocess if preprocess in all_flags()['preprocess'].choices[1:] else None
+  except Exception:  # h5py raises many kinds of exceptions for damaged files, which have no value.
+    return None
 
 
 def _read_preprocess_of_export(folder: str) -> Optional[str]:

@@ -178,31 +178,31 @@ COMPARISONS: Dict[str, Comparison] = {
         'Input from image files to 224x224, cold, batch 32',
         {'tensorflow': sides.images('cold'), 'torch': sides.torch_images},
         (Ratio('input rate, cold files: package / the article\'s input_fn',
-               ('tensorflow', 'package'), (('tensorflow', 'published'),), 2.5),
-         Ratio('input rate, cold files: package / decoding alone', ('tensorflow', 'package'),
-               (('tensorflow', 'decoding'),), .8),
+               ('tensorflow', 'package_per_sec'), (('tensorflow', 'published_per_sec'),), 2.5),
+         Ratio('input rate, cold files: package / decoding alone',
+               ('tensorflow', 'package_per_sec'), (('tensorflow', 'decoding_per_sec'),), .8),
          Ratio('input rate, cold files: package / PyTorch\'s DataLoader and PIL, 2 workers',
-               ('tensorflow', 'package'), (('torch', RATE),), 1.5)),
+               ('tensorflow', 'package_per_sec'), (('torch', RATE),), 1.5)),
         ('torch', 'images')),
     'images_from_memory': Comparison(
         'The same, of the same images from memory: decoded at full scale and resized, as many '
         'threads',
         {'tensorflow': sides.images('cold')},
         (Ratio('input rate: cold files / decoding and resizing the same images from memory',
-               ('tensorflow', 'package'), (('tensorflow', 'from_memory'),), .95),),
+               ('tensorflow', 'package_per_sec'), (('tensorflow', 'from_memory_per_sec'),), .95),),
         ('images',)),
     'images_fill': Comparison(
         'The whole first epoch over cold image files, filling the cache included, batch 32',
         {'tensorflow': sides.images('fill', passes=5)},
         tuple(Ratio('input rate, first epoch: --cache={} / --cache=none'.format(value),
-                    ('tensorflow', figure), (('tensorflow', 'none'),), .95)
+                    ('tensorflow', figure + '_per_sec'), (('tensorflow', 'none_per_sec'),), .95)
               for figure, value in (('memory', 'memory'), ('folder', 'FOLDER'))),
         ('images',)),
     'images_cached': Comparison(
         'The same from the second epoch on, the article\'s files in the page cache',
         {'tensorflow': sides.images('cache', window_secs=1)},
         tuple(Ratio('input rate, later epochs: --cache={} / the article\'s input_fn'.format(value),
-                    ('tensorflow', figure), (('tensorflow', 'published'),), 50)
+                    ('tensorflow', figure + '_per_sec'), (('tensorflow', 'published_per_sec'),), 50)
               for figure, value in (('memory', 'memory'), ('folder', 'FOLDER'))),
         ('images',)),
     'vgg16_features': Comparison(

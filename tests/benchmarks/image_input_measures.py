@@ -73,7 +73,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
       storage.advise_kernel(split.files, os.POSIX_FADV_DONTNEED)
       before = process.io_counters().read_bytes
       take()
-      figures[name] = _images_per_sec(take, batch_size, batches - 1)
+      figures[name + '_per_sec'] = _images_per_sec(take, batch_size, batches - 1)
       after = process.io_counters().read_bytes
     if name != 'from_memory':
       shares.append((after - before) / size)
@@ -119,7 +119,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
         if number:
           measured.append(batches * batch_size / (time.perf_counter() - began))
       source.wait_until_cached()
-  return {name: statistics.median(values) for name, values in rates.items()}
+  return {name + '_per_sec': statistics.median(values) for name, values in rates.items()}
 
 
 def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
@@ -149,7 +149,7 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
     with _opened(input_fn) as take:
       for _ in range(batches):
         take()
-      figures[name] = _images_per_sec(take, batch_size, 1, window_secs)
+      figures[name + '_per_sec'] = _images_per_sec(take, batch_size, 1, window_secs)
   return figures
 
 

@@ -11,8 +11,9 @@ from typing import Any, Dict, Iterator, List, Optional
 from estimator_train.distribution.process import SINGLE_PROCESS, Process, identify_process
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir, default_folder, lock, resource_errors
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, user_code
 from estimator_train.system import keras_config, progress
+from estimator_train.system.library_call import is_library_call
 from estimator_train.tf_patches import imports
 
 _LOG = logging.getLogger('estimator_train')
@@ -42,6 +43,7 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
     previous_save_time_ns = None if run_dir is None else run_dir.last_save_time_ns()
     try:
       module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
+      _set_search_for_xla_clusters(settings)
       result: Dict[str, Any] = module.run(*arguments)
     except Exception as error:
       translated = resource_errors.translate_error(error, settings, run_dir, previous_save_time_ns)
@@ -75,6 +77,17 @@ def _lock_model_dir(settings: Settings, process: Optional[Process],
     if description is not None:
       _LOG.info('%s', description)
   return settings
+
+
+def _set_search_for_xla_clusters(settings: Settings) -> None:
+  """Starts faster if neither a flag nor a model of the user can use XLA, unless this is a library.
+
+  The process of a library may use XLA in other places.
+  """
+  if 'tensorflow' in sys.modules and not is_library_call():
+    from estimator_train.tf_patches import environment
+    environment.set_search_for_xla_clusters(
+        settings.devices.enable_xla or user_code.is_function_name(settings.model.model))
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
     previous_save_time_ns = None if run_dir is None else run_dir.last_save_time_ns()
     try:
       module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
-      _set_search_for_xla_clusters(settings)
+      _skip_search_for_xla_clusters(settings)
       result: Dict[str, Any] = module.run(*arguments)
     except Exception as error:
       translated = resource_errors.translate_error(error, settings, run_dir, previous_save_time_ns)
@@ -79,15 +79,17 @@ def _lock_model_dir(settings: Settings, process: Optional[Process],
   return settings
 
 
-def _set_search_for_xla_clusters(settings: Settings) -> None:
-  """Starts faster if neither a flag nor a model of the user can use XLA, unless this is a library.
+def _skip_search_for_xla_clusters(settings: Settings) -> None:
+  """Makes the start faster if nothing in this process can use XLA.
 
-  The process of a library may use XLA in other places.
+  In the process of a library, and with functions of the user, any code can use it.
   """
-  if 'tensorflow' in sys.modules and not is_library_call():
+  functions = (settings.model.model, settings.data.dataset, settings.reporting.hooks or '')
+  if 'tensorflow' in sys.modules and not (
+      is_library_call() or settings.devices.enable_xla
+      or any(map(user_code.is_function_name, functions))):
     from estimator_train.tf_patches import environment
-    environment.set_search_for_xla_clusters(
-        settings.devices.enable_xla or user_code.is_function_name(settings.model.model))
+    environment.skip_search_for_xla_clusters()
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from estimator_train.settings.flags import OUTPUT_FLAGS
 from estimator_train.system.formatting import MISSING, format_count, format_number, format_ratio
 from estimator_train.system.summary import log_summary, make_browser_command
 
-# Runs that differ in one of these flags are evaluated with other examples.
-_FLAGS_OF_THE_EVALUATED_EXAMPLES = ('dataset', 'eval_pattern', 'validation_fraction')
+# In runs of earlier versions, these flags show with which examples they were evaluated.
+_FLAGS_OF_TEST_EXAMPLES = ('dataset', 'eval_pattern', 'validation_fraction')
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
@@ -83,11 +83,22 @@ def _make_table(runs: Sequence[page.ComparedRun]) -> List[page.ComparisonRow]:
       and len({flags.get(name) for flags in recorded_flags}) > 1
       and not all(flags.get(name) is None or name in data_folder.list_found_patterns(flags)
                   for flags in recorded_flags)]
-  columns = [_make_column(run, runs[0], differing_flags) for run in runs]
+  are_comparable = _have_same_test_examples(runs)
+  columns = [_make_column(run, runs[0], differing_flags, are_comparable) for run in runs]
   rows = [page.ComparisonRow(cells[0].title, [cell.text for cell in cells],
                              _find_best([cell.value for cell in cells], cells[0].larger_is_better))
           for cells in zip(*columns)]
   return [row for row in rows if any(cell != MISSING for cell in row.cells)]
+
+
+def _have_same_test_examples(runs: Sequence[page.ComparedRun]) -> bool:
+  """Returns False only if some of the runs were evaluated with other examples."""
+  evaluated = [run.data for run in runs if run.data.evaluation]
+  digests = {data.evaluation.get('examples_digest') for data in evaluated}
+  if None in digests:
+    return len({tuple(data.flags.get(name) for name in _FLAGS_OF_TEST_EXAMPLES)
+                for data in evaluated if data.flags}) < 2
+  return len(digests) < 2
 
 
 def _find_best(values: Sequence[Optional[float]], larger_is_better: Optional[bool]) -> List[bool]:
@@ -117,14 +128,15 @@ class _Cell(NamedTuple):
 
 
 def _make_column(run: page.ComparedRun, first_run: page.ComparedRun,
-                 differing_flags: Sequence[str]) -> List[_Cell]:
+                 differing_flags: Sequence[str], are_comparable: bool) -> List[_Cell]:
   """Returns the cells of a run, with the ratios of its rates to those of the first run.
 
-  A condition that is the value of a flag is omitted if the flag has a row. Accuracies and losses of
-  different examples are not compared.
+  A condition that is the value of a flag is omitted if the flag has a row.
+
+  Args:
+    are_comparable: whether a higher accuracy or a lower loss than that of another run is better.
   """
   throughput, evaluation = run.data.throughput, run.data.evaluation
-  are_comparable = not set(_FLAGS_OF_THE_EVALUATED_EXAMPLES).intersection(differing_flags)
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
   cells = [_Cell(title, format_value(value), value, larger_is_better if are_comparable else None)
            for title, format_value, value, larger_is_better in (

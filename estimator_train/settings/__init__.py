@@ -310,13 +310,14 @@ def _choose_preprocess(settings: Settings, recorded_flags: Dict[str, Optional[st
 
 def _read_preprocess_of_h5(path: str) -> Optional[str]:
   """Returns the `--preprocess` that an .h5 file of this package contains; None for other files."""
-  if not (path.endswith('.h5') and os.path.isfile(path)):
+  if not os.path.isfile(path):
     return None
   import h5py  # Only here: it takes 0.1 s.
   try:
     with h5py.File(path, 'r') as file:
       preprocess = file.attrs.get(PREPROCESS_ATTRIBUTE)
-    return preprocess if preprocess in all_flags()['preprocess'].choices[1:] else None
+    is_known = isinstance(preprocess, str) and preprocess in all_flags()['preprocess'].choices[1:]
+    return preprocess if is_known else None
   except Exception:  # h5py raises many kinds of exceptions for damaged files, which have no value.
     return None
 

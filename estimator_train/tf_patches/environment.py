@@ -8,8 +8,6 @@ from typing import Iterator, Optional, Sequence
 import tensorflow.compat.v1 as tf
 from tensorflow.python.util import deprecation
 
-_NO_SEARCH = '--tf_xla_clustering_fuel=0'
-
 
 @contextlib.contextmanager
 def without_deprecation_checks() -> Iterator[None]:
@@ -44,8 +42,8 @@ def enable_xla_on_cpus() -> None:
     os.environ['TF_XLA_FLAGS'] = '{} {}'.format(flags, '--tf_xla_cpu_global_jit').strip()
 
 
-def set_search_for_xla_clusters(is_needed: bool) -> None:
-  """Lets TensorFlow look for operations that XLA could compile only if this is needed.
+def skip_search_for_xla_clusters() -> None:
+  """Makes TensorFlow not look for operations that XLA could compile, unless TF_XLA_FLAGS is set.
 
   Defect: without XLA, too, TensorFlow 1.15 checks for each operation of a graph whether XLA could
   compile it (tensorflow/compiler/jit/mark_for_compilation_pass.cc, a C++ source that the wheel does
@@ -53,14 +51,10 @@ def set_search_for_xla_clusters(is_needed: bool) -> None:
   requires a scan of all registered kernels. Symptom: the check takes up to 8 % of the time to the
   first step.
 
-  Without the search, `tf.xla.experimental.jit_scope` and `global_jit_level` have no effect. If the
-  user has set TF_XLA_FLAGS, it stays unchanged. Must be called before TensorFlow creates the
-  devices of the process.
+  Afterwards, `tf.xla.experimental.jit_scope` and `global_jit_level` have no effect in this process
+  and its child processes. Must be called before TensorFlow creates its devices.
   """
-  if not is_needed:
-    os.environ.setdefault('TF_XLA_FLAGS', _NO_SEARCH)
-  elif os.environ.get('TF_XLA_FLAGS') == _NO_SEARCH:  # From a parent process.
-    del os.environ['TF_XLA_FLAGS']
+  os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
 
 
 def set_gpus_of_eager_context(indices: Optional[Sequence[int]], memory_growth: bool) -> None:

@@ -96,6 +96,7 @@ def test_the_inputs_of_images_are_described(tmp_path, preprocess, channels):
     copy = tmp_path / 'copy'
     copy.mkdir()
     h5_model.write_h5(str(copy), model)
+    (copy / 'model.h5').rename(copy / 'weights.hdf5')
   detail, = tf.lite.Interpreter(str(tmp_path / 'model.tflite')).get_input_details()
   # Pictures of this size need no other call.
   assert detail['dtype'] == np.uint8 and detail['shape'].tolist() == [1, *shape]
@@ -107,7 +108,7 @@ def test_the_inputs_of_images_are_described(tmp_path, preprocess, channels):
   # A run that starts with the weights of the export, or with a copy of one of its files, scales
   # pixel values in the same way.
   (tmp_path / PREPROCESSING_FILE).write_text(json.dumps(description))
-  for path in (tmp_path, tmp_path / 'any.h5', copy / 'model.h5'):
+  for path in (tmp_path, tmp_path / 'any.h5', copy / 'weights.hdf5'):
     settings = command_line.parse(['--train_steps=1', '--weights={}'.format(path),
                                    '--model_dir={}'.format(tmp_path / 'new')])
     assert settings.model.preprocess == preprocess

@@ -130,10 +130,21 @@ def test_the_table_marks_the_best_and_has_each_flag_once():
       '--batch_size': (['10', '20', '20'], [False] * 3),
       'examples/sec': (['100', '150 (1.50×)', '50 (0.500×)'], [False, True, False]),
       'step, median': (['500\u00a0ms'] * 3, [False] * 3), 'model': (['m'] * 3, [False] * 3)}
-  for number, run in enumerate(runs):  # An accuracy on other examples is not better.
-    run.data.flags['dataset'] = 'd{}'.format(number)
+
+
+@pytest.mark.parametrize('flags, digests, is_marked', [
+    (['d', 'e'], [None, None], False), (['d', 'd'], [None, None], True),
+    # The same data in two folders, and another seed of a held-out part.
+    (['./f', './f/'], ['1', '1'], True), (['d', 'd'], ['1', '2'], False),
+    (['d', 'e'], ['1', None], False)])
+def test_results_with_other_examples_are_not_better(flags, digests, is_marked):
+  empty = page.PageData(*[{} for _ in page.PageData._fields])
+  runs = [page.ComparedRun(name, name, empty._replace(
+      flags={'dataset': dataset}, throughput={'examples_per_sec': rate},
+      evaluation={'accuracy': rate, 'examples_digest': digest}))
+          for name, dataset, digest, rate in zip('ab', flags, digests, (.5, .75))]
   are_best = {row.title: any(row.are_best) for row in report_mode._make_table(runs)}
-  assert not are_best['accuracy'] and not are_best['average loss'] and are_best['examples/sec']
+  assert are_best['accuracy'] == is_marked and are_best['examples/sec']
 
 
 def test_the_patterns_of_a_folder_have_no_rows():

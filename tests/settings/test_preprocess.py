@@ -1,8 +1,9 @@
 """--preprocess=auto: what belongs to the weights with which a run starts."""
 
+import h5py
 import pytest
 
-from estimator_train.settings import Settings, command_line, to_flagfile
+from estimator_train.settings import PREPROCESS_ATTRIBUTE, Settings, command_line, to_flagfile
 
 BASE = ['--dataset=synthetic', '--train_steps=1']
 
@@ -41,3 +42,11 @@ def test_runs_of_earlier_versions_keep_theirs(tmp_path, weights):
   # A new run in the folder of a run without a checkpoint.
   other = [*BASE, *given[:1], '--weights=imagenet', *given[2:]]
   assert command_line.parse(other).model.preprocess == ('caffe' if weights == 'none' else 'unit')
+
+
+@pytest.mark.parametrize('value', ['', 'auto', 'other', b'tf', 1, ['tf'], [1., 2.]])
+def test_attributes_of_other_programs_have_no_effect(tmp_path, value):
+  path = str(tmp_path / 'weights.h5')
+  with h5py.File(path, 'w') as file:
+    file.attrs[PREPROCESS_ATTRIBUTE] = value
+  assert choose('--model_dir={}/new'.format(tmp_path), '--weights=' + path) == 'unit'

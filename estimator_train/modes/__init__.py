@@ -82,7 +82,7 @@ def _lock_model_dir(settings: Settings, process: Optional[Process],
 def _skip_search_for_xla_clusters(settings: Settings) -> None:
   """Makes the start faster if nothing in this process can use XLA.
 
-  In the process of a library, and with functions of the user, any code can use it.
+  A process that calls the library, and the functions of a user, can use XLA at any time.
   """
   functions = (settings.model.model, settings.data.dataset, settings.reporting.hooks or '')
   if 'tensorflow' in sys.modules and not (

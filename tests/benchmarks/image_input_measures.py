@@ -95,7 +95,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
     folder: for the caches.
 
   Returns:
-    Images a second of the first epoch, by the value of --cache.
+    Images a second of the first epoch, as VALUE_per_sec for each value of --cache.
   """
   settings = _settings(data)
   dataset = datasets.describe_data_set(settings)

@@ -1,4 +1,4 @@
-"""The search for operations that XLA could compile, which runs without XLA skip."""
+"""TensorFlow looks for operations that XLA could compile only if the process can use XLA."""
 
 import os
 import sys
